@@ -1,0 +1,58 @@
+"""A call: the arguments that one case stands for, as tensors."""
+
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Call:
+    """The arguments of one call of an attention implementation (see `attnspec.spec.Attention`)."""
+
+    query: Float[torch.Tensor, "batch heads queries d_head"]
+    key: Float[torch.Tensor, "batch kv_heads keys d_head"]
+    value: Float[torch.Tensor, "batch kv_heads keys d_value"]
+    attn_mask: Bool[torch.Tensor, "..."] | Float[torch.Tensor, "..."] | None = None
+    dropout_p: float = 0.0
+    is_causal: bool = False
+    scale: float | None = None
+    window: tuple[int | None, int | None] | None = None
+    softcap: float | None = None
+    sinks: Float[torch.Tensor, " heads"] | None = None
+    alibi_slopes: Float[torch.Tensor, " heads"] | None = None
+    return_lse: bool = False
+
+    @property
+    def enable_gqa(self) -> bool:
+        """True where queries outnumber key/value heads."""
+        return self.query.shape[1] != self.key.shape[1]
+
+    @property
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """The tensor arguments that are present, by name."""
+        given = {item.name: getattr(self, item.name) for item in fields(self)}
+        return {name: each for name, each in given.items() if isinstance(each, torch.Tensor)}
+
+    def but(self, **changes: Any) -> "Call":
+        """The same call with some arguments changed."""
+        return replace(self, **changes)
+
+    def keywords(self) -> dict[str, Any]:
+        """Everything but query, key and value; a feature that is not used is not passed."""
+        always = {
+            "attn_mask": self.attn_mask,
+            "dropout_p": self.dropout_p,
+            "is_causal": self.is_causal,
+            "scale": self.scale,
+            "enable_gqa": self.enable_gqa,
+        }
+        features = {
+            "window": self.window,
+            "softcap": self.softcap,
+            "sinks": self.sinks,
+            "alibi_slopes": self.alibi_slopes,
+            "return_lse": self.return_lse or None,
+        }
+        return always | {name: given for name, given in features.items() if given is not None}

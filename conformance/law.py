@@ -1,0 +1,97 @@
+"""A law: an executable property that any implementation must have, citing the clauses it enforces."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from hypothesis.strategies import SearchStrategy
+
+
+class Judged(StrEnum):
+    """What kind of thing a law judges."""
+
+    ATTENTION = "attention"
+    MODEL = "model"
+    TOKENIZER = "tokenizer"
+    SAMPLER = "sampler"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Law:
+    """A named property with the cases on which it is tried.
+
+    Attributes:
+        name: the function's name without `law_`, words joined by hyphens.
+        clauses: the ids of the clauses it enforces, the first being the one that a failure names.
+        judges: what kind of subject `check` takes.
+        check: `check(subject, case)` returns where the law holds and raises `Violation` where not.
+        pinned: cases tried first, in this order, smallest first, without shrinking.
+        explore: `explore(subject)` gives the strategy from which further cases are drawn, or
+            `None` where the pinned cases are all there is to try.
+        needs: features without which the law says nothing about a subject.
+        cost: how many times as expensive a case is as one plain call; exploration tries
+            proportionally fewer.
+    """
+
+    name: str
+    clauses: tuple[str, ...]
+    judges: Judged
+    check: Callable[[Any, Any], None]
+    pinned: Sequence[Any] = ()
+    explore: Callable[[Any], SearchStrategy[Any] | None] | None = None
+    needs: frozenset[str] = frozenset()
+    cost: float = 1.0
+
+    @property
+    def sentence(self) -> str:
+        """The first line of the law's docstring."""
+        return (self.check.__doc__ or "").strip().splitlines()[0]
+
+
+_LAWS: dict[str, Law] = {}
+
+
+def law(
+    *clauses: str,
+    judges: Judged,
+    pinned: Sequence[Any] = (),
+    explore: Callable[[Any], SearchStrategy[Any] | None] | None = None,
+    needs: Iterable[str] = (),
+    cost: float = 1.0,
+) -> Callable[[Callable[[Any, Any], None]], Callable[[Any, Any], None]]:
+    """Register a function `law_<name>(subject, case)` as a law; the function itself stays plain.
+
+    Raises:
+        ValueError: for a name that does not start with `law_` or is taken, for a law without
+            clauses, or one that has nothing to try.
+    """
+
+    def register(check: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
+        if not check.__name__.startswith("law_"):
+            raise ValueError(f"{check.__name__}: the name of a law starts with 'law_'")
+        name = check.__name__.removeprefix("law_").replace("_", "-")
+        if name in _LAWS:
+            raise ValueError(f"{name}: two laws of this name")
+        if not clauses:
+            raise ValueError(f"{name}: a law cites at least one clause")
+        if not pinned and explore is None:
+            raise ValueError(f"{name}: a law needs pinned cases or a strategy")
+        _LAWS[name] = Law(
+            name=name,
+            clauses=clauses,
+            judges=judges,
+            check=check,
+            pinned=tuple(pinned),
+            explore=explore,
+            needs=frozenset(needs),
+            cost=cost,
+        )
+        return check
+
+    return register
+
+
+def registered() -> dict[str, Law]:
+    """The laws registered so far, by name; `attnspec.conformance.laws` registers all."""
+    return dict(_LAWS)

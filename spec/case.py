@@ -1,0 +1,210 @@
+"""A case: everything that is asked of one call of an attention implementation, as data."""
+
+from dataclasses import dataclass, field, fields, replace
+from enum import StrEnum
+from typing import Any
+
+import torch
+
+
+class Feature(StrEnum):
+    """What an implementation can claim beyond plain attention."""
+
+    MASK = "mask"
+    CAUSAL = "causal"
+    GQA = "gqa"
+    WINDOW = "window"
+    SOFTCAP = "softcap"
+    SINKS = "sinks"
+    ALIBI = "alibi"
+    LSE = "lse"
+    DROPOUT = "dropout"
+    BACKWARD = "backward"
+
+
+class MaskKind(StrEnum):
+    """How `attn_mask` is spelled."""
+
+    BOOL = "bool"
+    """True where a query may read a key."""
+    FLOAT = "float"
+    """Added to the scaled scores; minus infinity where a query may not read a key."""
+
+
+class MaskPattern(StrEnum):
+    """Which keys a query may read."""
+
+    CAUSAL = "causal"
+    """Key *j* from query *i* iff *j ≤ i* (the upper-left triangle, whatever the profile)."""
+    PADDING = "padding"
+    """The last keys are hidden from every query, a different number in each batch element."""
+    LEFT_PADDING = "left_padding"
+    """The first keys are hidden."""
+    RANDOM = "random"
+    """Each pair readable with probability 0.7, and no row empty."""
+    EMPTY_ROWS = "empty_rows"
+    """As random, and about a third of the rows (always the first) read nothing."""
+    DOCUMENTS = "documents"
+    """Packed documents: a query reads the keys of its own document."""
+    BIAS = "bias"
+    """Every key readable; a float mask adds a finite bias."""
+
+
+class MaskShape(StrEnum):
+    """The shape of `attn_mask`, which broadcasts to (batch, heads, queries, keys)."""
+
+    FULL = "batch heads queries keys"
+    HEADS = "1 heads queries keys"
+    BATCH = "batch 1 queries keys"
+    KEYS = "batch 1 1 keys"
+    RANK_3 = "heads queries keys"
+    RANK_2 = "queries keys"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mask:
+    """The recipe of an `attn_mask`."""
+
+    kind: MaskKind = MaskKind.BOOL
+    pattern: MaskPattern = MaskPattern.RANDOM
+    shape: MaskShape = MaskShape.RANK_2
+
+    def __post_init__(self) -> None:
+        if self.pattern is MaskPattern.BIAS and self.kind is not MaskKind.FLOAT:
+            raise ValueError("a mask of pattern bias must be of kind float")
+
+
+class Layout(StrEnum):
+    """How a tensor of given values lies in memory. It must never matter."""
+
+    CONTIGUOUS = "contiguous"
+    TRANSPOSED = "transposed"
+    """The last two axes swapped in memory."""
+    HEADS_INSIDE = "heads_inside"
+    """Stored (batch, length, heads, channels), seen as (batch, heads, length, channels)."""
+    SLICED = "sliced"
+    """Every second channel of a larger buffer, with a storage offset; the gaps hold NaN."""
+    EXPANDED = "expanded"
+    """Heads share one block of memory (stride 0), so all heads hold equal values."""
+    ODD_STRIDES = "odd_strides"
+    """Contiguous, but dimensions of size one carry a meaningless stride."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layouts:
+    """The layout of each operand."""
+
+    query: Layout = Layout.CONTIGUOUS
+    key: Layout = Layout.CONTIGUOUS
+    value: Layout = Layout.CONTIGUOUS
+    mask: Layout = Layout.CONTIGUOUS
+
+
+class Values(StrEnum):
+    """Families of tensor contents; standard normals alone hide a third of the known bugs."""
+
+    NORMAL = "normal"
+    PEAKED = "peaked"
+    """Scores of standard deviation about 4: a few keys take most of the weight."""
+    NEGATIVE = "negative"
+    """Every score far below zero."""
+    GROWING = "growing"
+    """Scores grow along the keys, so that a running maximum changes in every tile."""
+    OFFSET = "offset"
+    """A huge offset common to all scores, which softmax must not feel."""
+    ONE_HOT = "one_hot"
+    """Values are one-hot rows: the output shows the weights themselves."""
+    INTEGERS = "integers"
+    """Small integers: products and sums are exact."""
+    TIES = "ties"
+    """Keys repeat, so that scores tie exactly."""
+    CANCELLATION = "cancellation"
+    """Values of size 1000 and both signs that nearly cancel."""
+    TINY = "tiny"
+    """Values of size 1e-3."""
+    DENORMAL = "denormal"
+    """Values below the smallest normal number of the dtype."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """One call, small enough to print: geometry, options, layouts, and how to draw the contents.
+
+    The tensors follow from it by `attnspec.conformance.inputs.draw`. Sizes are counts.
+    """
+
+    batch: int = 1
+    heads: int = 1
+    kv_heads: int = 1
+    queries: int = 1
+    keys: int = 1
+    d_head: int = 1
+    d_value: int = 1
+    dtype: torch.dtype = torch.float64
+    device: str = "cpu"
+    mask: Mask | None = None
+    is_causal: bool = False
+    scale: float | None = None
+    window: tuple[int | None, int | None] | None = None
+    softcap: float | None = None
+    sinks: bool = False
+    alibi: bool = False
+    return_lse: bool = False
+    dropout_p: float = 0.0
+    backward: bool = False
+    values: Values = Values.NORMAL
+    layouts: Layouts = field(default_factory=Layouts)
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("batch", "heads", "kv_heads", "queries", "keys", "d_head", "d_value"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} must not be negative, got {getattr(self, name)}")
+        if self.kv_heads == 0 or self.heads % self.kv_heads:
+            raise ValueError(f"{self.heads} heads do not share {self.kv_heads} key/value heads")
+
+    @property
+    def features(self) -> frozenset[Feature]:
+        """What an implementation must claim to be asked this."""
+        used = {
+            Feature.MASK: self.mask is not None,
+            Feature.CAUSAL: self.is_causal,
+            Feature.GQA: self.heads != self.kv_heads,
+            Feature.WINDOW: self.window is not None,
+            Feature.SOFTCAP: self.softcap is not None,
+            Feature.SINKS: self.sinks,
+            Feature.ALIBI: self.alibi,
+            Feature.LSE: self.return_lse,
+            Feature.DROPOUT: self.dropout_p > 0,
+            Feature.BACKWARD: self.backward,
+        }
+        return frozenset(feature for feature, is_used in used.items() if is_used)
+
+    def but(self, **changes: Any) -> "Case":
+        """The same case with some fields changed."""
+        return replace(self, **changes)
+
+    def __str__(self) -> str:
+        """Only what differs from the smallest case, in words."""
+        shown = []
+        for item in fields(self):
+            got = getattr(self, item.name)
+            if item.name in ("batch", "heads", "queries", "keys", "d_head", "d_value", "dtype") or (
+                got != getattr(SMALLEST, item.name)
+            ):
+                shown.append(f"{item.name}={_words(got)}")
+        return " ".join(shown)
+
+
+SMALLEST = Case()
+
+
+def _words(value: object) -> str:
+    """Print a field without quotes, defaults or module names."""
+    if isinstance(value, Mask):
+        return f"{value.kind}/{value.pattern}({value.shape})"
+    if isinstance(value, Layouts):
+        given = {item.name: getattr(value, item.name) for item in fields(value)}
+        odd = [f"{name}:{layout}" for name, layout in given.items() if layout is not Layout.CONTIGUOUS]
+        return ",".join(odd) or "contiguous"
+    return str(value).removeprefix("torch.")

@@ -1,0 +1,130 @@
+"""The contract of an attention implementation, and how it says what it claims."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+from jaxtyping import Bool, Float
+
+from attnspec.spec.case import Case, Feature
+from attnspec.spec.profiles import Profile
+
+
+class Attention(Protocol):
+    """A drop-in for `torch.nn.functional.scaled_dot_product_attention`.
+
+    Features beyond these parameters (`window`, `softcap`, `sinks`, `alibi_slopes`, `return_lse`)
+    are keyword-only and passed only to an implementation that declares them.
+    """
+
+    def __call__(
+        self,
+        query: Float[torch.Tensor, "batch heads queries d_head"],
+        key: Float[torch.Tensor, "batch kv_heads keys d_head"],
+        value: Float[torch.Tensor, "batch kv_heads keys d_value"],
+        attn_mask: Bool[torch.Tensor, "..."] | Float[torch.Tensor, "..."] | None = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        scale: float | None = None,
+        enable_gqa: bool = False,
+        **features: Any,
+    ) -> Any:
+        """Mix values by how well each query matches the keys it may read."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Deviation:
+    """A known mistake of an implementation, kept on record until it is mended.
+
+    Attributes:
+        law: the name of the law that finds it.
+        reason: one sentence, with the version of the library in which it was seen.
+        link: where it is described.
+        applies: true for the cases that it spoils. The law runs without them; they run apart
+            and are expected to fail.
+        example: the smallest case that shows it.
+    """
+
+    law: str
+    reason: str
+    link: str
+    applies: Callable[[Case], bool]
+    example: Case
+
+    def __post_init__(self) -> None:
+        if not (self.reason and self.link):
+            raise ValueError(f"a deviation from {self.law} must give a reason and a link")
+        if not self.applies(self.example):
+            raise ValueError(f"the example of the deviation from {self.law} is not one of its cases")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Counters:
+    """What an implementation counts of itself.
+
+    Attributes:
+        kernel_calls: how often the kernel that the name promises ran, in this process.
+        compile_seconds: time spent compiling, in this process.
+    """
+
+    kernel_calls: int
+    compile_seconds: float = 0.0
+
+
+def everything(case: Case) -> None:
+    """Refuse nothing: the default of `Implementation.supports`."""
+
+
+def here() -> None:
+    """Be available: the default of `Implementation.unavailable`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Implementation:
+    """An attention function and what it claims, as data.
+
+    Anything declared must work; anything else is reported "not claimed".
+
+    Attributes:
+        name: unique, lower case, words joined by underscores.
+        attention: the callable.
+        features: what it can do beyond plain attention.
+        dtypes: the storage types it accepts.
+        devices: the device types it runs on.
+        supports: why it refuses a case that its features would allow, or `None`.
+        unavailable: why it cannot run on this machine, or `None`.
+        profile: its answers where the field is split.
+        deviations: known mistakes.
+        counters: what it counts of itself, where it can.
+    """
+
+    name: str
+    attention: Attention
+    features: frozenset[Feature] = frozenset({Feature.MASK, Feature.CAUSAL})
+    dtypes: tuple[torch.dtype, ...] = (torch.float64, torch.float32)
+    devices: tuple[str, ...] = ("cpu",)
+    supports: Callable[[Case], str | None] = everything
+    unavailable: Callable[[], str | None] = here
+    profile: Profile = field(default_factory=Profile)
+    deviations: tuple[Deviation, ...] = ()
+    counters: Callable[[], Counters] | None = None
+
+    def __post_init__(self) -> None:
+        if not self.name:
+            raise ValueError("an implementation must have a name")
+        if not callable(self.attention):
+            raise TypeError(f"{self.name}: attention must be callable, got {self.attention!r}")
+        if not self.dtypes or not self.devices:
+            raise ValueError(f"{self.name}: at least one dtype and one device must be claimed")
+
+    def refuses(self, case: Case) -> str | None:
+        """Why this case is not claimed, in words, or `None` where it is."""
+        missing = sorted(case.features - self.features)
+        if missing:
+            return f"feature not claimed: {', '.join(missing)}"
+        if case.dtype not in self.dtypes:
+            return f"dtype not claimed: {str(case.dtype).removeprefix('torch.')}"
+        if torch.device(case.device).type not in self.devices:
+            return f"device not claimed: {case.device}"
+        return self.supports(case)
