@@ -1,0 +1,119 @@
+"""A correct attention in overridable steps, so that a mutant's one mistake is all that it spells out."""
+
+import math
+from typing import Any
+
+import torch
+
+from attnspec.spec import Feature, Implementation, MaskedNonfinite, Profile, Rounding, RoundingLevel
+
+ALL_DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+
+
+class Dense:
+    """softmax(scale·QKᵀ, masked)·V with all scores at once, wide inside, one rounding at the end.
+
+    Each step is a method; a mutant overrides the one step that it gets wrong.
+    """
+
+    def __call__(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        attn_mask: torch.Tensor | None = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        scale: float | None = None,
+        enable_gqa: bool = False,
+    ) -> Any:
+        wide = torch.float64 if query.dtype == torch.float64 else torch.float32
+        q, k, v = query.to(wide), key.to(wide), value.to(wide)
+        k, v = self.share_heads(k, q.shape[1]), self.share_heads(v, q.shape[1])
+        scores = self.scores(q, k, self.scale(q, v, scale))
+        visible, bias = self.mask(attn_mask, is_causal, scores)
+        scores = self.hide(scores if bias is None else self.add_bias(scores, bias), visible)
+        weights = self.softmax(scores, visible)
+        return self.finish(self.mix(weights, v), value)
+
+    def share_heads(self, tensor: torch.Tensor, heads: int) -> torch.Tensor:
+        """Query head i reads key/value head i // group."""
+        return tensor.repeat_interleave(heads // tensor.shape[1], dim=1)
+
+    def scale(self, query: torch.Tensor, value: torch.Tensor, scale: float | None) -> float:
+        """1/√d_head where none is given."""
+        return 1 / math.sqrt(max(query.shape[-1], 1)) if scale is None else scale
+
+    def scores(self, query: torch.Tensor, key: torch.Tensor, scale: float) -> torch.Tensor:
+        """Scaled inner products."""
+        return query @ key.mT * scale
+
+    def mask(
+        self, attn_mask: torch.Tensor | None, is_causal: bool, scores: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """What may be read, and what is added to the scores."""
+        visible = torch.ones_like(scores, dtype=torch.bool)
+        bias = None
+        if attn_mask is not None and attn_mask.dtype == torch.bool:
+            visible = visible & self.polarity(attn_mask)
+        elif attn_mask is not None:
+            bias = attn_mask.to(scores.dtype)
+            visible = visible & (attn_mask != -torch.inf)
+        if is_causal:
+            visible = visible & self.causal(*scores.shape[-2:]).to(scores.device)
+        return visible, bias
+
+    def polarity(self, attn_mask: torch.Tensor) -> torch.Tensor:
+        """True means readable."""
+        return attn_mask
+
+    def causal(self, queries: int, keys: int) -> torch.Tensor:
+        """The upper-left triangle: key j from query i iff j ≤ i."""
+        return torch.ones(queries, keys, dtype=torch.bool).tril()
+
+    def add_bias(self, scores: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+        """The bias joins the scaled scores."""
+        return scores + bias
+
+    def hide(self, scores: torch.Tensor, visible: torch.Tensor) -> torch.Tensor:
+        """Unreadable scores are minus infinity."""
+        return scores.masked_fill(~visible, -torch.inf)
+
+    def softmax(self, scores: torch.Tensor, visible: torch.Tensor) -> torch.Tensor:
+        """Exponentials over their sum; a row that reads nothing has no weights."""
+        if scores.shape[-1] == 0:
+            return scores
+        peak = self.peak(scores)
+        weights = torch.exp(scores - torch.where(visible.any(-1, keepdim=True), peak, 0.0))
+        total = self.total(weights)
+        return weights / torch.where(visible.any(-1, keepdim=True), total, 1.0)
+
+    def peak(self, scores: torch.Tensor) -> torch.Tensor:
+        """The largest score of each row."""
+        return scores.amax(-1, keepdim=True)
+
+    def total(self, weights: torch.Tensor) -> torch.Tensor:
+        """The sum of each row."""
+        return weights.sum(-1, keepdim=True)
+
+    def mix(self, weights: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        """The weighted mean of the values."""
+        return weights @ value
+
+    def finish(self, out: torch.Tensor, value: torch.Tensor) -> Any:
+        """Back to the storage type."""
+        return out.to(value.dtype)
+
+
+def dense(name: str, attention: Any) -> Implementation:
+    """Declare a mutant of `Dense`: the claims of the base, which is correct."""
+    return Implementation(
+        name=name,
+        attention=attention,
+        features=frozenset({Feature.MASK, Feature.CAUSAL, Feature.GQA, Feature.BACKWARD}),
+        dtypes=ALL_DTYPES,
+        profile=Profile(
+            masked_nonfinite=MaskedNonfinite.PROPAGATES,
+            rounding=Rounding(level=RoundingLevel.FUSED),
+        ),
+    )

@@ -1,0 +1,142 @@
+"""Strategies: Hypothesis draws of cases, within what a subject claims."""
+
+from collections.abc import Callable, Iterable
+
+from hypothesis import strategies as st
+from hypothesis.strategies import DrawFn, SearchStrategy
+
+from attnspec.conformance.subject import Subject, size
+from attnspec.spec import (
+    Case,
+    Feature,
+    Layout,
+    Layouts,
+    Mask,
+    MaskKind,
+    MaskPattern,
+    MaskShape,
+    Values,
+)
+
+SMALL = (1, 2, 3, 4, 5, 7, 8)
+EDGES = (15, 16, 17, 31, 33, 63, 64, 65, 127, 128, 129, 255, 256, 257)
+"""Lengths about the borders of the tiles that kernels use."""
+WIDTHS = (1, 2, 3, 4, 5, 8, 13, 16, 32, 48, 64, 65, 96, 128)
+GROUPS = ((1, 1), (2, 1), (2, 2), (3, 1), (4, 2), (6, 2), (6, 3), (7, 1), (8, 2), (12, 4))
+"""(heads, kv_heads): groups that are no power of two, and group counts unequal to group sizes."""
+SCALES = (None, 1.0, 0.5, 0.1, -0.7, 0.0, 2.0)
+LARGEST = 3_000_000
+"""Products of two numbers in the largest case that exploration draws."""
+FINITE = tuple(Values)
+PLAIN = (Values.NORMAL, Values.PEAKED, Values.ONE_HOT, Values.TIES, Values.INTEGERS)
+
+
+@st.composite
+def _cases(
+    draw: DrawFn,
+    subject: Subject,
+    *,
+    lengths: tuple[int, ...] = SMALL + EDGES,
+    empty: bool = False,
+    families: tuple[Values, ...] = FINITE,
+    scales: tuple[float | None, ...] = SCALES,
+    patterns: tuple[MaskPattern, ...] = tuple(MaskPattern),
+    masked: bool | None = None,
+    causal: bool | None = None,
+    grouped: bool | None = None,
+    layouts: tuple[Layout, ...] = (Layout.CONTIGUOUS,),
+) -> Case:
+    claimed = subject.implementation.features
+    lengths = (0, *lengths) if empty else lengths
+    groups = [
+        pair
+        for pair in GROUPS
+        if (pair[0] == pair[1] or Feature.GQA in claimed) and grouped in (None, pair[0] != pair[1])
+    ]
+    heads, kv_heads = draw(st.sampled_from(groups), label="heads, kv_heads")
+    has_mask = Feature.MASK in claimed and (
+        draw(st.booleans(), label="mask") if masked is None else masked
+    )
+    mask = None
+    if has_mask:
+        pattern = draw(st.sampled_from(patterns), label="pattern")
+        kinds = [MaskKind.FLOAT] if pattern is MaskPattern.BIAS else list(MaskKind)
+        mask = Mask(
+            kind=draw(st.sampled_from(kinds), label="kind"),
+            pattern=pattern,
+            shape=draw(st.sampled_from(MaskShape), label="shape"),
+        )
+    is_causal = Feature.CAUSAL in claimed and (
+        draw(st.booleans(), label="is_causal") if causal is None else causal
+    )
+    case = Case(
+        batch=draw(st.sampled_from((1, 2, 3)), label="batch"),
+        heads=heads,
+        kv_heads=kv_heads,
+        queries=draw(st.sampled_from(lengths), label="queries"),
+        keys=draw(st.sampled_from(lengths), label="keys"),
+        d_head=draw(st.sampled_from(WIDTHS), label="d_head"),
+        d_value=draw(st.sampled_from(WIDTHS), label="d_value"),
+        dtype=draw(st.sampled_from(subject.implementation.dtypes), label="dtype"),
+        device=subject.device,
+        mask=mask,
+        is_causal=is_causal,
+        scale=draw(st.sampled_from(scales), label="scale"),
+        values=draw(st.sampled_from(families), label="values"),
+        layouts=Layouts(
+            query=draw(st.sampled_from(layouts), label="layout of query"),
+            key=draw(st.sampled_from(layouts), label="layout of key"),
+            value=draw(st.sampled_from(layouts), label="layout of value"),
+            mask=draw(st.sampled_from(layouts), label="layout of mask"),
+        ),
+        seed=draw(st.integers(0, 99), label="seed"),
+    )
+    return _within(_claimed(subject, case), min(LARGEST, subject.largest))
+
+
+def _claimed(subject: Subject, case: Case) -> Case:
+    """Change the refused combinations that are common, so that few draws are thrown away."""
+    if subject.refuses(case) is None:
+        return case
+    for change in ({"d_value": case.d_head}, {"is_causal": False}, {"mask": None}):
+        if subject.refuses(case.but(**change)) is None:
+            return case.but(**change)
+    return case
+
+
+def _within(case: Case, largest: int) -> Case:
+    """Halve the longest side until the case is small enough to judge quickly."""
+    while size(case) > largest:
+        sides = ("queries", "keys", "d_head", "d_value", "batch")
+        longest = max(sides, key=lambda side: getattr(case, side))
+        half = (getattr(case, longest) + 1) // 2
+        both = {"d_head": half, "d_value": half} if case.d_head == case.d_value else {longest: half}
+        case = case.but(**(both if longest.startswith("d_") else {longest: half}))
+    return case
+
+
+def cases(
+    *,
+    only: Callable[[Case], bool] = lambda case: True,
+    **options: object,
+) -> Callable[[Subject], SearchStrategy[Case]]:
+    """Return a function from a subject to a strategy of cases that it claims.
+
+    Args:
+        only: cases that do not satisfy it are drawn again.
+        options: `lengths`, `empty` (lengths of zero too), `families`, `scales`, `patterns`,
+            `masked`, `causal`, `grouped` (`None`: drawn; else fixed) and `layouts`.
+
+    Examples shrink towards one head, one query, one key, one channel, no mask, float64.
+    """
+
+    def explore(subject: Subject) -> SearchStrategy[Case]:
+        drawn = _cases(subject, **options)  # type: ignore[arg-type]
+        return drawn.filter(lambda case: subject.refuses(case) is None and only(case))
+
+    return explore
+
+
+def every(base: Case, **axes: Iterable[object]) -> tuple[Case, ...]:
+    """One case per value of each axis, all else as in `base`; not their product."""
+    return tuple(base.but(**{name: value}) for name, values in axes.items() for value in values)
