@@ -1,0 +1,110 @@
+"""Bad arguments of an attention call: one clear error each, naming the argument."""
+
+import math
+from collections.abc import Mapping
+
+import torch
+
+
+def check_arguments(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_mask: torch.Tensor | None,
+    dropout_p: float,
+    scale: float | None,
+    enable_gqa: bool,
+    window: tuple[int | None, int | None] | None,
+    softcap: float | None,
+    sinks: torch.Tensor | None,
+    alibi_slopes: torch.Tensor | None,
+) -> None:
+    """Refuse a call that the contract gives no reading.
+
+    Args:
+        query: any tensor, and so on, as given to the attention function.
+        key: likewise.
+        value: likewise.
+        attn_mask: likewise.
+        dropout_p: likewise.
+        scale: likewise.
+        enable_gqa: likewise.
+        window: likewise.
+        softcap: likewise.
+        sinks: likewise.
+        alibi_slopes: likewise.
+
+    Raises:
+        TypeError: for a tensor of the wrong dtype.
+        ValueError: for a shape, a device or a number out of range.
+    """
+    _check_operands({"query": query, "key": key, "value": value})
+    batch, heads, queries, d_head = query.shape
+    kv_heads, keys = key.shape[1:3]
+    if value.shape[:3] != key.shape[:3]:
+        raise ValueError(
+            f"value must have the batch, heads and length of key, {tuple(key.shape[:3])}, "
+            f"got {tuple(value.shape[:3])}"
+        )
+    if key.shape[0] != batch:
+        raise ValueError(f"key must have the batch of query, {batch}, got {key.shape[0]}")
+    if key.shape[3] != d_head:
+        raise ValueError(f"key must have the channels of query, {d_head}, got {key.shape[3]}")
+    if heads != kv_heads and not enable_gqa:
+        raise ValueError(
+            f"key has {kv_heads} heads where query has {heads}: pass enable_gqa=True to share them"
+        )
+    if kv_heads == 0 or heads % kv_heads:
+        raise ValueError(f"{heads} heads of query do not share {kv_heads} heads of key evenly")
+    if attn_mask is not None:
+        _check_mask(attn_mask, (batch, heads, queries, keys))
+    for name, given in (("sinks", sinks), ("alibi_slopes", alibi_slopes)):
+        if given is not None and given.shape != (heads,):
+            raise ValueError(f"{name} must have shape ({heads},), got {tuple(given.shape)}")
+        if given is not None and not given.is_floating_point():
+            raise TypeError(f"{name} must be floating point, got {given.dtype}")
+    if not 0 <= dropout_p <= 1:
+        raise ValueError(f"dropout_p must lie in [0, 1], got {dropout_p}")
+    if scale is not None and not math.isfinite(scale):
+        raise ValueError(f"scale must be finite or None, got {scale}")
+    if softcap is not None and not (math.isfinite(softcap) and softcap > 0):
+        raise ValueError(f"softcap must be finite and positive, or None, got {softcap}")
+    _check_window(window)
+
+
+def _check_operands(operands: Mapping[str, torch.Tensor]) -> None:
+    query = operands["query"]
+    for name, operand in operands.items():
+        if operand.ndim != 4:
+            raise ValueError(
+                f"{name} must have 4 axes (batch, heads, length, channels), got {operand.ndim}"
+            )
+        if not operand.is_floating_point():
+            raise TypeError(f"{name} must be floating point, got {operand.dtype}")
+        if operand.dtype != query.dtype:
+            raise TypeError(f"{name} must have the dtype of query, {query.dtype}, got {operand.dtype}")
+        if operand.device != query.device:
+            raise ValueError(f"{name} must be on the device of query, {query.device}, got {operand.device}")
+
+
+def _check_mask(attn_mask: torch.Tensor, scores: tuple[int, int, int, int]) -> None:
+    if attn_mask.dtype != torch.bool and not attn_mask.is_floating_point():
+        raise TypeError(f"attn_mask must be bool or float, got {attn_mask.dtype}")
+    if not 2 <= attn_mask.ndim <= 4:
+        raise ValueError(f"attn_mask must have 2 to 4 axes, got {attn_mask.ndim}")
+    fits = scores[4 - attn_mask.ndim :]
+    if any(size not in (1, whole) for size, whole in zip(attn_mask.shape, fits, strict=True)):
+        raise ValueError(
+            f"attn_mask must be broadcastable to (batch, heads, queries, keys) = {scores}, "
+            f"got {tuple(attn_mask.shape)}"
+        )
+
+
+def _check_window(window: tuple[int | None, int | None] | None) -> None:
+    if window is None:
+        return
+    if len(window) != 2:
+        raise ValueError(f"window must be (left, right), got {window}")
+    for side, width in zip(("left", "right"), window, strict=True):
+        if width is not None and width < 0:
+            raise ValueError(f"window: {side} must not be negative, got {width}")

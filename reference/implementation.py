@@ -1,0 +1,165 @@
+"""The reference as an implementation: the whole contract of attention, built from the pieces."""
+
+from collections.abc import Callable
+from functools import partial
+
+import torch
+from jaxtyping import Bool, Float
+
+from attnspec.reference.arguments import check_arguments
+from attnspec.reference.attention import attention
+from attnspec.reference.heads import repeat_kv
+from attnspec.reference.masks import alibi, visible_keys
+from attnspec.spec import CausalAlignment, EmptyRow, Feature, Implementation
+
+SCORES_AT_ONCE = 2**25
+"""How many scores are held at once; more are computed a run of queries at a time."""
+
+
+def scaled_dot_product_attention(
+    query: Float[torch.Tensor, "batch heads queries d_head"],
+    key: Float[torch.Tensor, "batch kv_heads keys d_head"],
+    value: Float[torch.Tensor, "batch kv_heads keys d_value"],
+    attn_mask: Bool[torch.Tensor, "..."] | Float[torch.Tensor, "..."] | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+    *,
+    window: tuple[int | None, int | None] | None = None,
+    softcap: float | None = None,
+    sinks: Float[torch.Tensor, " heads"] | None = None,
+    alibi_slopes: Float[torch.Tensor, " heads"] | None = None,
+    return_lse: bool = False,
+    causal_alignment: CausalAlignment = CausalAlignment.UPPER_LEFT,
+    empty_row: EmptyRow = EmptyRow.ZERO,
+    compute_dtype: torch.dtype = torch.float64,
+) -> (
+    Float[torch.Tensor, "batch heads queries d_value"]
+    | tuple[
+        Float[torch.Tensor, "batch heads queries d_value"],
+        Float[torch.Tensor, "batch heads queries"],
+    ]
+):
+    """Attend as the contract says: a drop-in for `torch.nn.functional`'s function of this name.
+
+    Args:
+        query: floating point; key and value have its dtype and device.
+        key: as many heads as `query`, or fewer with `enable_gqa`.
+        value: as many heads as `key`.
+        attn_mask: bool, true where a query may read a key, or float, added to the scaled scores;
+            of rank 2 to 4, broadcastable to (batch, heads, queries, keys).
+        dropout_p: the probability in [0, 1] with which each weight is dropped.
+        is_causal: hide what comes after the query, whatever else is hidden.
+        scale: multiplies the scores; None is ``d_head ** -0.5``.
+        enable_gqa: allow fewer key/value heads, each shared by a run of query heads.
+        window: ``(left, right)``, how far from its own place a query may read; None is unbounded.
+        softcap: bounds the scaled scores, before masks and biases; None or positive.
+        sinks: one more logit per head, in the denominator and the log-sum-exp only.
+        alibi_slopes: one per head; a score loses slope · |i + o − j|.
+        return_lse: return the log-sum-exp too.
+        causal_alignment: where query 0 stands, for `is_causal`, `window` and `alibi_slopes`.
+        empty_row: what a query gives that may read nothing and has no sink; zeros where there
+            are no keys at all.
+        compute_dtype: the dtype of every intermediate result.
+
+    Returns:
+        The output in the dtype of `value`; with `return_lse` also the log-sum-exp, in
+        `compute_dtype`, minus infinity for a query that may read nothing and has no sink.
+
+    Raises:
+        TypeError: for a tensor of the wrong dtype.
+        ValueError: for anything else that has no reading, naming the argument.
+
+    Clauses:
+        ATT-1, MSK-1, MSK-2, MSK-3, HED-2
+    """
+    check_arguments(
+        query, key, value, attn_mask, dropout_p, scale, enable_gqa, window, softcap, sinks, alibi_slopes
+    )
+    heads, queries, d_head = query.shape[1:]
+    keys = key.shape[2]
+    wide: Callable[[torch.Tensor], torch.Tensor] = partial(torch.Tensor.to, dtype=compute_dtype)
+
+    visible, bias = visible_keys(
+        queries,
+        keys,
+        attn_mask=attn_mask,
+        is_causal=is_causal,
+        window=window,
+        alignment=causal_alignment,
+        device=query.device,
+    )
+    if bias is not None:
+        bias = wide(bias)
+    if alibi_slopes is not None:
+        slopes = alibi(wide(alibi_slopes), queries, keys, causal_alignment)
+        bias = slopes if bias is None else bias + slopes
+    if scale is None:
+        scale = d_head**-0.5 if d_head else 1.0
+
+    attend = partial(
+        _attend,
+        key=repeat_kv(wide(key), heads),
+        value=repeat_kv(wide(value), heads),
+        scale=scale,
+        softcap=softcap,
+        sinks=None if sinks is None else wide(sinks),
+        dropout_p=dropout_p,
+        empty_row=empty_row,
+    )
+    rows = max(1, SCORES_AT_ONCE // max(1, query.shape[0] * heads * keys))
+    parts = [
+        attend(
+            wide(query[:, :, start : start + rows]),
+            visible=_rows(visible, start, rows),
+            bias=None if bias is None else _rows(bias, start, rows),
+        )
+        for start in range(0, max(queries, 1), rows)
+    ]
+    out = torch.cat([part for part, _ in parts], dim=2).to(value.dtype)
+    lse = torch.cat([part for _, part in parts], dim=2)
+    return (out, lse) if return_lse else out
+
+
+def _rows(x: torch.Tensor, start: int, rows: int) -> torch.Tensor:
+    """Cut a run of queries out of (…, queries, keys), where the axis of queries may be 1."""
+    return x if x.shape[-2] == 1 else x[..., start : start + rows, :]
+
+
+def _attend(
+    query: Float[torch.Tensor, "batch heads queries d_head"],
+    key: Float[torch.Tensor, "batch heads keys d_head"],
+    value: Float[torch.Tensor, "batch heads keys d_value"],
+    visible: Bool[torch.Tensor, "..."],
+    bias: Float[torch.Tensor, "..."] | None,
+    *,
+    scale: float,
+    softcap: float | None,
+    sinks: Float[torch.Tensor, " heads"] | None,
+    dropout_p: float,
+    empty_row: EmptyRow,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Attend with one run of queries, drop weights, and fill the empty rows."""
+    keep = None
+    if dropout_p > 0:
+        kept = torch.rand((*query.shape[:3], key.shape[2]), device=query.device) >= dropout_p
+        keep = kept.to(query.dtype) * (1 / (1 - dropout_p) if dropout_p < 1 else 0.0)
+    out, lse = attention(
+        query, key, value, visible, scale=scale, bias=bias, softcap=softcap, sinks=sinks, keep=keep
+    )
+    if empty_row == EmptyRow.ZERO or key.shape[2] == 0:
+        return out, lse
+    is_empty = ~visible.any(dim=-1) & (lse == -torch.inf)
+    fill = value.mean(dim=2, keepdim=True) if empty_row == EmptyRow.MEAN else torch.nan
+    return torch.where(is_empty[..., None], fill, out), lse
+
+
+REFERENCE = Implementation(
+    name="reference",
+    attention=scaled_dot_product_attention,
+    features=frozenset(Feature),
+    dtypes=(torch.float64, torch.float32, torch.float16, torch.bfloat16),
+    devices=("cpu", "cuda"),
+)
+"""The reference and what it claims: everything."""

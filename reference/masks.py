@@ -1,0 +1,218 @@
+"""Masks: which keys a query may read, and what is added to their scores."""
+
+import torch
+from jaxtyping import Bool, Float, Int
+
+from attnspec.spec import CausalAlignment
+
+UPPER_LEFT = CausalAlignment.UPPER_LEFT
+
+
+def offset(queries: int, keys: int, alignment: CausalAlignment) -> int:
+    """Tell at which key query 0 stands: the *o* of every formula in this file.
+
+    Args:
+        queries: a count.
+        keys: a count.
+        alignment: `upper_left` puts query 0 at key 0, `lower_right` the last query at the last key.
+
+    Returns:
+        Zero, or keys − queries (negative where queries outnumber keys).
+
+    Clauses:
+        MSK-2
+    """
+    return keys - queries if CausalAlignment(alignment) is CausalAlignment.LOWER_RIGHT else 0
+
+
+def displacement(
+    queries: int,
+    keys: int,
+    alignment: CausalAlignment = UPPER_LEFT,
+    *,
+    device: torch.device | str | None = None,
+) -> Int[torch.Tensor, "{queries} {keys}"]:
+    """Measure how far after its query each key stands: j − (i + o).
+
+    Args:
+        queries: a count.
+        keys: a count.
+        alignment: where query 0 stands.
+        device: where to put the result.
+
+    Returns:
+        Negative for keys before the query, 0 at the query's own place, positive after it.
+    """
+    stands_at = torch.arange(queries, device=device) + offset(queries, keys, alignment)
+    return torch.arange(keys, device=device) - stands_at[:, None]
+
+
+def causal(
+    queries: int,
+    keys: int,
+    alignment: CausalAlignment = UPPER_LEFT,
+    *,
+    device: torch.device | str | None = None,
+) -> Bool[torch.Tensor, "{queries} {keys}"]:
+    """Let each query read its own place and everything before it: j ≤ i + o.
+
+    Args:
+        queries: a count.
+        keys: a count.
+        alignment: where query 0 stands.
+        device: where to put the result.
+
+    Returns:
+        True where query *i* may read key *j*.
+
+    Clauses:
+        MSK-1, MSK-2
+
+    Source:
+        Vaswani et al. 2017, section 3.2.3
+    """
+    return displacement(queries, keys, alignment, device=device) <= 0
+
+
+def window(
+    queries: int,
+    keys: int,
+    left: int | None,
+    right: int | None,
+    alignment: CausalAlignment = UPPER_LEFT,
+    *,
+    device: torch.device | str | None = None,
+) -> Bool[torch.Tensor, "{queries} {keys}"]:
+    """Let each query read the keys near it: i + o − left ≤ j ≤ i + o + right.
+
+    Args:
+        queries: a count.
+        keys: a count.
+        left: how many keys before the query's own place, at least 0; None is unbounded.
+        right: how many after it, at least 0; None is unbounded.
+        alignment: where query 0 stands.
+        device: where to put the result.
+
+    Returns:
+        True where query *i* may read key *j*.
+
+    Raises:
+        ValueError: for a negative width.
+
+    Source:
+        Beltagy et al. 2020, section 3.1
+    """
+    return _near(displacement(queries, keys, alignment, device=device), left, right)
+
+
+def _near(
+    after: Int[torch.Tensor, "queries keys"], left: int | None, right: int | None
+) -> Bool[torch.Tensor, "queries keys"]:
+    """Compare displacements with the widths of a window."""
+    for side, width in (("left", left), ("right", right)):
+        if width is not None and width < 0:
+            raise ValueError(f"window: {side} must not be negative, got {width}")
+    visible = torch.ones_like(after, dtype=torch.bool)
+    if left is not None:
+        visible = visible & (after >= -left)
+    if right is not None:
+        visible = visible & (after <= right)
+    return visible
+
+
+def visible_keys(
+    queries: int,
+    keys: int,
+    *,
+    attn_mask: Bool[torch.Tensor, "..."] | Float[torch.Tensor, "..."] | None = None,
+    is_causal: bool = False,
+    window: tuple[int | None, int | None] | None = None,
+    alignment: CausalAlignment = UPPER_LEFT,
+    device: torch.device | str | None = None,
+) -> tuple[Bool[torch.Tensor, "..."], Float[torch.Tensor, "..."] | None]:
+    """Combine every way to hide a key: a key is readable where none of them hides it.
+
+    Args:
+        queries: a count.
+        keys: a count.
+        attn_mask: bool, true where a query may read a key; or float, added to the scaled scores,
+            where minus infinity hides a key.
+        is_causal: hide what comes after the query.
+        window: hide what is farther than ``(left, right)`` from the query.
+        alignment: where query 0 stands, for `is_causal` and `window`.
+        device: where to put the result.
+
+    Returns:
+        True where query *i* may read key *j*, broadcastable to (…, queries, keys); and what is
+        added to the scores, or None.
+
+    Raises:
+        TypeError: for an `attn_mask` that is neither bool nor float.
+        ValueError: for a negative width of the window.
+
+    Clauses:
+        MSK-1, MSK-3
+    """
+    visible = torch.ones(queries, keys, dtype=torch.bool, device=device)
+    if is_causal:
+        visible = visible & causal(queries, keys, alignment, device=device)
+    if window is not None:
+        after = displacement(queries, keys, alignment, device=device)
+        visible = visible & _near(after, *window)
+    if attn_mask is None:
+        return visible, None
+    if attn_mask.dtype == torch.bool:
+        return visible & attn_mask, None
+    if attn_mask.is_floating_point():
+        return visible & (attn_mask != -torch.inf), attn_mask
+    raise TypeError(f"attn_mask must be bool or float, got {attn_mask.dtype}")
+
+
+def alibi(
+    slopes: Float[torch.Tensor, " heads"],
+    queries: int,
+    keys: int,
+    alignment: CausalAlignment = UPPER_LEFT,
+) -> Float[torch.Tensor, "heads {queries} {keys}"]:
+    """Lower a score in proportion to the distance of its key: −slope · |i + o − j|.
+
+    Args:
+        slopes: one per head, in score units per place.
+        queries: a count.
+        keys: a count.
+        alignment: where query 0 stands.
+
+    Returns:
+        What is added to the scores; not positive where the slopes are not negative.
+
+    Source:
+        Press et al. 2022, section 3, here with the distance in both directions
+    """
+    distance = displacement(queries, keys, alignment, device=slopes.device).abs()
+    return -slopes[:, None, None] * distance.to(slopes.dtype)
+
+
+def alibi_slopes(heads: int) -> Float[torch.Tensor, "{heads}"]:
+    """Give each head its slope: a geometric sequence for a power of two.
+
+    For *n* heads, a power of two, slope *i* = 1, …, *n* is 2^(−8i/n). Otherwise the slopes of the
+    largest power of two below come first, then every second slope of the next power of two.
+
+    Args:
+        heads: a count, at least 1.
+
+    Returns:
+        Slopes in (0, 1), float64.
+
+    Raises:
+        ValueError: for fewer than one head.
+
+    Source:
+        Press et al. 2022, section 3
+    """
+    if heads < 1:
+        raise ValueError(f"heads must be at least 1, got {heads}")
+    below = 1 << (heads.bit_length() - 1)
+    own = [2.0 ** (-8 * i / below) for i in range(1, below + 1)]
+    between = [2.0 ** (-8 * i / (2 * below)) for i in range(1, 2 * below, 2)]
+    return torch.tensor((own + between)[:heads], dtype=torch.float64)
