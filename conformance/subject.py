@@ -39,13 +39,21 @@ class Subject:
             the implementation.
         largest: the size of the largest case that the oracle can judge in reasonable time.
         device: the device on which cases are drawn.
+        importing: a line of code that makes the name `attention` known to a snippet.
+        last_call: the call made last, which is the one that a failing law speaks of.
     """
 
     implementation: Implementation
     oracle: Oracle = expect
     largest: int = 2**31
     device: str = "cpu"
-    calls: int = field(default=0, init=False)
+    importing: str = ""
+    last_call: Call | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        if not self.importing:
+            load = f"load({self.name!r}).attention"
+            self.importing = f"from attnspec.implementations import load; attention = {load}"
 
     @property
     def name(self) -> str:
@@ -80,7 +88,7 @@ class Subject:
         Raises:
             Raised: where it raises.
         """
-        self.calls += 1
+        self.last_call = call
         started = time.perf_counter()
         try:
             return self.implementation.attention(call.query, call.key, call.value, **call.keywords())

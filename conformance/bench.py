@@ -1,0 +1,103 @@
+"""The benchmark: seconds per implementation, and the share that is the suite's own overhead.
+
+Run by `nox -s bench`, or `python -m attnspec.conformance.bench [NAME ...]`. Times are those of
+one process with one thread; compare ratios within one run, not seconds between machines.
+"""
+
+import statistics
+import sys
+import time
+from collections.abc import Sequence
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from attnspec.conformance.effort import Effort
+from attnspec.conformance.law import Judged
+from attnspec.conformance.record import Outcome, Record
+from attnspec.conformance.subject import Subject
+from attnspec.conformance.targets import every_name, resolve
+from attnspec.conformance.trials import trials
+
+
+def measure(names: Sequence[str]) -> dict[str, tuple[list[Record], float]]:
+    """Try every law on each implementation; also the seconds that each spent compiling."""
+    measured = {}
+    for name in names:
+        subjects = resolve(name)
+        records = [trial.run(Effort.STANDARD) for trial in trials(subjects)]
+        compiling = 0.0
+        for judged in subjects:
+            if isinstance(judged.subject, Subject) and judged.subject.implementation.counters:
+                compiling += judged.subject.implementation.counters().compile_seconds
+        measured[name] = records, compiling
+    return measured
+
+
+def table(measured: dict[str, tuple[list[Record], float]]) -> Table:
+    """Seconds per implementation: in it, in the oracle and bound, and outside both."""
+    shown = Table(title="Seconds of a standard run, one process, one thread")
+    for title in ("implementation", "laws", "cases", "total", "compiling", "implementation", "oracle"):
+        shown.add_column(title, justify="left" if title == "implementation" else "right")
+    shown.add_column("outside both", justify="right")
+    shown.add_column("slowest law")
+    for name, (records, compiling) in measured.items():
+        ran = [each for each in records if each.outcome is not Outcome.NOT_AVAILABLE]
+        if not ran:
+            shown.add_row(name, *[""] * 7, f"not available here: {records[0].reason}")
+            continue
+        parts = {
+            part: sum(each.seconds.get(part, 0.0) for each in ran)
+            for part in ("total", "implementation", "oracle")
+        }
+        running = parts["implementation"] - compiling
+        outside = parts["total"] - parts["implementation"] - parts["oracle"]
+        slowest = max(ran, key=lambda each: each.seconds["total"])
+        shown.add_row(
+            name,
+            str(len(ran)),
+            str(sum(each.examples for each in ran)),
+            f"{parts['total']:.1f}",
+            f"{compiling:.1f}",
+            f"{running:.1f}",
+            f"{parts['oracle']:.1f}",
+            f"{outside / (parts['total'] - compiling):.0%}",
+            f"{slowest.law} {slowest.seconds['total']:.1f}",
+        )
+    return shown
+
+
+def first_verdict() -> tuple[float, float]:
+    """Median and largest seconds from the first pinned case to the first failing law, over mutants.
+
+    A mutant meets the laws in the order in which a run tries them.
+    """
+    import attnspec.conformance.mutants  # noqa: F401  (registers them)
+    from attnspec.conformance.mutants.registry import planted
+    from attnspec.conformance.targets import Judgeable
+
+    seconds = []
+    for mutant in planted().values():
+        if not hasattr(mutant.subject, "attention"):
+            continue
+        judged = Judgeable(kind=Judged.ATTENTION, subject=Subject(mutant.subject))
+        started = time.perf_counter()
+        for trial in trials([judged]):
+            if trial.run(Effort.SMOKE).outcome in (Outcome.FAILED, Outcome.ERRORED):
+                seconds.append(time.perf_counter() - started)
+                break
+    return statistics.median(seconds), max(seconds)
+
+
+def main() -> None:
+    """Print the table for the implementations named, or for all."""
+    torch.set_num_threads(1)
+    console = Console(width=None if sys.stdout.isatty() else 170)
+    console.print(table(measure(sys.argv[1:] or every_name())))
+    median, longest = first_verdict()
+    console.print(f"First verdict on a broken kernel: median {median:.2f} s, longest {longest:.2f} s")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,150 @@
+"""Checking: one law on one subject, from the first pinned case to a record."""
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from hypothesis.errors import Flaky
+
+from attnspec.conformance import tally
+from attnspec.conformance.effort import BUDGETS, Effort
+from attnspec.conformance.explore import explore
+from attnspec.conformance.failure import describe
+from attnspec.conformance.law import Law
+from attnspec.conformance.record import Outcome, Record
+from attnspec.conformance.subject import Raised, Subject
+from attnspec.conformance.violation import Violation
+from attnspec.spec import Deviation
+
+
+@dataclass
+class _Trial:
+    """A law being tried on a subject: the state that one record is made from."""
+
+    law: Law
+    subject: Any
+    count: tally.Tally = field(default_factory=tally.Tally)
+    dtypes: dict[str, None] = field(default_factory=dict)
+    failing: Any = None
+
+    def attempt(self, case: Any) -> None:
+        """Try one case; a case that the subject does not claim is counted as refused."""
+        if isinstance(self.subject, Subject):
+            reason = self.subject.refuses(case)
+            if reason is not None:
+                self.count.refused(reason)
+                return
+            if any(known.applies(case) for known in deviations(self.law, self.subject)):
+                return
+        try:
+            with tally.counting(self.count):
+                self.law.check(self.subject, case)
+        except tally.NotClaimed as refusal:
+            self.count.refused(str(refusal))
+            return
+        except Exception:
+            self.failing = case
+            raise
+        self.count.examples += 1
+        self.dtypes[str(getattr(case, "dtype", "")).removeprefix("torch.")] = None
+
+    def record(self, outcome: Outcome, started: float, **more: Any) -> Record:
+        """The record of what has been tried so far."""
+        return Record(
+            subject=self.subject.name,
+            law=self.law.name,
+            clauses=self.law.clauses,
+            outcome=outcome,
+            examples=self.count.examples,
+            refused=tuple(self.count.reasons),
+            worst=self.count.worst,
+            dtypes=tuple(name for name in self.dtypes if name),
+            device=getattr(self.subject, "device", "cpu"),
+            seconds=self.count.seconds | {"total": time.perf_counter() - started},
+            **more,
+        )
+
+
+def deviations(law: Law, subject: Any) -> list[Deviation]:
+    """The known deviations of a subject from a law."""
+    implementation = getattr(subject, "implementation", None)
+    return [each for each in getattr(implementation, "deviations", ()) if each.law == law.name]
+
+
+def claims(subject: Any) -> Iterable[str]:
+    """The features that a subject of any kind declares."""
+    return getattr(getattr(subject, "implementation", subject), "features", ())
+
+
+def unavailable(subject: Any) -> str | None:
+    """Why a subject of any kind cannot run here, or `None`."""
+    reason = getattr(getattr(subject, "implementation", subject), "unavailable", None)
+    return None if reason is None else reason()
+
+
+def check(law: Law, subject: Any, effort: Effort = Effort.STANDARD) -> Record:
+    """Try a law on a subject: pinned cases in their order, then drawn ones.
+
+    Args:
+        law: from `attnspec.conformance.law.registered()`.
+        subject: a `Subject` for laws of attention, else the record of the implementation.
+        effort: how many cases to draw.
+
+    Returns:
+        What became of it. This never raises for anything that the subject does.
+    """
+    started = time.perf_counter()
+    trial = _Trial(law, subject)
+    reason = unavailable(subject)
+    if reason is not None:
+        return trial.record(Outcome.NOT_AVAILABLE, started, reason=reason)
+    missing = sorted(law.needs.difference(claims(subject)))
+    if missing:
+        reason = f"feature not claimed: {', '.join(missing)}"
+        return trial.record(Outcome.NOT_CLAIMED, started, reason=reason)
+    try:
+        for case in law.pinned:
+            trial.attempt(case)
+        strategy = None if law.explore is None else law.explore(subject)
+        if strategy is not None:
+            explore(trial.attempt, strategy, BUDGETS[effort], law.cost)
+    except Flaky as error:
+        told = describe(law, subject, trial.failing, error)
+        return trial.record(Outcome.FLAKY, started, **told)
+    except (Violation, Exception) as error:
+        return _broken(trial, error, started)
+    if trial.count.examples == 0:
+        reason = trial.count.reasons[0] if trial.count.reasons else "no case to try"
+        return trial.record(Outcome.NOT_CLAIMED, started, reason=reason)
+    return trial.record(Outcome.PASSED, started)
+
+
+def _broken(trial: _Trial, error: Exception, started: float) -> Record:
+    """Tell a broken law from a subject that raised, and both from one that changes its mind."""
+    told = describe(trial.law, trial.subject, trial.failing, error)
+    try:
+        trial.attempt(trial.failing)
+    except Exception:
+        outcome = Outcome.ERRORED if not isinstance(error, Violation) else Outcome.FAILED
+        return trial.record(outcome, started, **told)
+    told["reason"] = f"the same case failed, then passed. First: {told['reason']}"
+    return trial.record(Outcome.FLAKY, started, **told)
+
+
+def check_deviation(law: Law, subject: Subject, deviation: Deviation) -> Record:
+    """Try the example of a known deviation, which is expected to break the law."""
+    started = time.perf_counter()
+    trial = _Trial(law, subject)
+    reason = unavailable(subject) or subject.refuses(deviation.example)
+    if reason is not None:
+        return trial.record(Outcome.NOT_AVAILABLE, started, reason=reason, link=deviation.link)
+    try:
+        with tally.counting(trial.count):
+            law.check(subject, deviation.example)
+    except (Violation, Raised) as error:
+        told = describe(law, subject, deviation.example, error)
+        told["reason"] = deviation.reason
+        return trial.record(Outcome.EXPECTED_FAILURE, started, link=deviation.link, **told)
+    reason = f"no longer deviates, so this entry must go: {deviation.reason}"
+    return trial.record(Outcome.UNEXPECTED_PASS, started, reason=reason, link=deviation.link)

@@ -1,0 +1,188 @@
+"""The `attnspec` command."""
+
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import Annotated
+
+import pytest
+import typer
+
+from attnspec import __version__
+from attnspec.conformance.cli_generate import generate
+from attnspec.conformance.effort import Effort
+
+CONFORMING, BROKEN, USAGE = 0, 1, 2
+"""Exit statuses: every law held, some law did not, the command could not be understood."""
+
+app = typer.Typer(
+    name="attnspec",
+    help="Check an attention implementation, or a GPT-2, against an executable specification.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+app.command()(generate)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        from attnspec.spec import SPEC_VERSION
+
+        typer.echo(f"attnspec {__version__}, specification {SPEC_VERSION}")
+        raise typer.Exit
+
+
+@app.callback()
+def _main(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the versions.")
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command()
+def check(
+    targets: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="Registered names, module:attribute, or file.py:attribute; none means all registered."
+        ),
+    ] = None,
+    features: Annotated[
+        str | None, typer.Option(help="What a bare callable claims, such as mask,causal,gqa.")
+    ] = None,
+    dtypes: Annotated[
+        str | None, typer.Option(help="Its storage types, such as float16,bfloat16.")
+    ] = None,
+    device: Annotated[str, typer.Option(help="Where to run: cpu, cuda, cuda:1.")] = "cpu",
+    effort: Annotated[Effort, typer.Option(help="How hard to look.")] = Effort.STANDARD,
+    laws: Annotated[
+        list[str] | None,
+        typer.Option(help="Only laws, clauses or families that match, such as MSK or 'ATT-1*'."),
+    ] = None,
+    workers: Annotated[int, typer.Option("--workers", "-n", min=1, help="Processes.")] = max(
+        os.cpu_count() or 1, 1
+    ),
+    stop: Annotated[bool, typer.Option("-x", help="Stop at the first failure.")] = False,
+    timeout: Annotated[float, typer.Option(min=1, help="Seconds for one law.")] = 300.0,
+    report: Annotated[
+        Path | None, typer.Option(help="Write one JSON record per law to this file.")
+    ] = None,
+    junit: Annotated[Path | None, typer.Option(help="Write JUnit XML to this file.")] = None,
+    weights: Annotated[
+        str | None,
+        typer.Option(help="Also compare the reference with Hugging Face on this checkpoint."),
+    ] = None,
+) -> None:
+    """Try every law on each target and print implementation by clause.
+
+    Exit status 0: every law that a target claims holds; 1: some law is broken; 2: usage.
+
+    Examples:
+
+        attnspec check eager sdpa
+
+        attnspec check my_kernels:flash_attention --features causal,gqa --dtypes float16,bfloat16
+    """
+    if weights is not None:
+        _compare_checkpoint(weights)
+    _look_up(targets or [], device)
+    arguments = _pytest_arguments(targets or [], features, dtypes, device, effort, laws or [])
+    arguments += ["-n", str(workers), f"--timeout={timeout}"]
+    arguments += ["-x"] if stop else []
+    for path in (report, junit):
+        if path is not None and not path.resolve().parent.is_dir():
+            _refuse(f"{path}: there is no folder {path.resolve().parent}")
+    if report is not None:
+        report.unlink(missing_ok=True)
+        arguments += [f"--attnspec-report={report.resolve()}"]
+    if junit is not None:
+        arguments += [f"--junitxml={junit.resolve()}"]
+    with tempfile.TemporaryDirectory() as folder:
+        # The settings and conftest files of whatever project we are called in are not for this run.
+        settings = Path(folder, "pytest.ini")
+        settings.write_text("[pytest]\n")
+        status = pytest.main([*arguments, "-c", str(settings), f"--rootdir={folder}"])
+    raise typer.Exit(status if status in (CONFORMING, BROKEN) else USAGE)
+
+
+def _look_up(targets: list[str], device: str) -> None:
+    """Refuse a target that does not exist before any worker is started."""
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # one thread per worker
+    from attnspec.conformance.targets import TargetError, resolve
+
+    for target in targets:
+        try:
+            resolve(target, device=device)
+        except TargetError as error:
+            _refuse(str(error))
+
+
+def _pytest_arguments(
+    targets: list[str],
+    features: str | None,
+    dtypes: str | None,
+    device: str,
+    effort: Effort,
+    laws: list[str],
+) -> list[str]:
+    """What pytest is told about whom to judge."""
+    arguments = ["--pyargs", "attnspec.conformance.test_conformance", "--import-mode=importlib"]
+    arguments += ["--noconftest", "-p", "no:cacheprovider", "--no-header", "-q", "-rN"]
+    arguments += ["--dist=loadgroup", "--max-worker-restart=1000000", "--timeout-method=thread"]
+    arguments += [f"--implementation={each}" for each in targets]
+    arguments += [f"--laws={each}" for each in laws]
+    arguments += [f"--effort={effort}", f"--attnspec-device={device}"]
+    arguments += [] if features is None else [f"--attnspec-features={features}"]
+    arguments += [] if dtypes is None else [f"--attnspec-dtypes={dtypes}"]
+    return arguments
+
+
+def _compare_checkpoint(weights: str) -> None:
+    from attnspec.conformance.checkpoint import compare
+    from attnspec.reference.weights import WeightsError
+
+    try:
+        typer.echo(compare(weights))
+    except (WeightsError, ImportError) as error:
+        _refuse(str(error))
+
+
+def _refuse(message: str) -> None:
+    print(f"attnspec: {message}", file=sys.stderr)
+    raise typer.Exit(USAGE)
+
+
+@app.command("list")
+def list_everything() -> None:
+    """List the implementations, and the laws with the clauses that they enforce."""
+    import attnspec.conformance.laws  # noqa: F401  (registers them)
+    from attnspec.conformance.law import registered
+    from attnspec.conformance.targets import every_name
+
+    typer.echo("Implementations")
+    for name in every_name():
+        typer.echo(f"  {name}")
+    typer.echo("Laws")
+    for law in registered().values():
+        typer.echo(f"  {', '.join(law.clauses):<16} {law.name}")
+
+
+@app.command()
+def explain(identifier: Annotated[str, typer.Argument(help="A clause, such as ATT-2.")]) -> None:
+    """Print a clause of the specification."""
+    from attnspec.spec import clause
+
+    try:
+        found = clause(identifier.upper())
+    except KeyError as error:
+        _refuse(str(error.args[0]))
+    else:
+        typer.echo(f"{found.id} {found.title} (chapter {found.chapter})\n\n{found.text}")
+
+
+if __name__ == "__main__":
+    app()

@@ -1,0 +1,116 @@
+"""The matrix: implementation by clause, as people see it at the end of a run."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from rich.console import Console
+from rich.table import Table
+
+from attnspec.conformance.record import CONFORMING, Outcome, Record
+
+SYMBOLS = {
+    Outcome.PASSED: ("pass", "green"),
+    Outcome.FAILED: ("FAIL", "bold red"),
+    Outcome.ERRORED: ("ERROR", "bold red"),
+    Outcome.FLAKY: ("FLAKY", "bold red"),
+    Outcome.UNEXPECTED_PASS: ("XPASS", "bold red"),
+    Outcome.EXPECTED_FAILURE: ("known", "yellow"),
+    Outcome.NOT_CLAIMED: ("-", "dim"),
+    Outcome.NOT_AVAILABLE: ("n/a", "dim"),
+}
+"""How each outcome is printed, the worst last to be hidden by another in one cell."""
+
+_WORST_FIRST = (
+    Outcome.ERRORED,
+    Outcome.FAILED,
+    Outcome.FLAKY,
+    Outcome.UNEXPECTED_PASS,
+    Outcome.EXPECTED_FAILURE,
+    Outcome.PASSED,
+    Outcome.NOT_CLAIMED,
+    Outcome.NOT_AVAILABLE,
+)
+
+
+def worst(outcomes: Iterable[Outcome]) -> Outcome:
+    """The outcome that a cell shows where several laws enforce its clause."""
+    return min(outcomes, key=_WORST_FIRST.index)
+
+
+def conforming(records: Sequence[Record]) -> bool:
+    """True where nothing failed; a run without records proves nothing."""
+    return bool(records) and all(record.outcome in CONFORMING for record in records)
+
+
+def print_matrix(records: Sequence[Record], console: Console) -> None:
+    """Print clause by implementation, then the counts, then who was not available and why."""
+    absent = _absent(records)
+    present = [record for record in records if record.subject not in absent]
+    subjects = list(dict.fromkeys(record.subject for record in present))
+    if subjects:
+        console.print(_clauses(present, subjects))
+        console.print(_counts(present, subjects))
+    for subject, reason in absent.items():
+        console.print(f"{subject}: not available here: {reason}", highlight=False, markup=False)
+
+
+def _absent(records: Sequence[Record]) -> dict[str, str]:
+    """The subjects of which no law could run, each with the reason."""
+    reasons: dict[str, str] = {}
+    for record in records:
+        if record.outcome is Outcome.NOT_AVAILABLE:
+            reasons.setdefault(record.subject, record.reason)
+    ran = {record.subject for record in records if record.outcome is not Outcome.NOT_AVAILABLE}
+    return {subject: reason for subject, reason in reasons.items() if subject not in ran}
+
+
+def _clauses(records: Sequence[Record], subjects: Sequence[str]) -> Table:
+    from attnspec.spec import clauses
+
+    table = Table(title="Clause by implementation", title_justify="left", pad_edge=False)
+    table.add_column("clause", no_wrap=True)
+    table.add_column("", overflow="ellipsis", no_wrap=True, max_width=44, style="dim")
+    for subject in subjects:
+        table.add_column(subject, justify="center", overflow="fold")
+    known = clauses()
+    order = {identifier: place for place, identifier in enumerate(known)}
+    cells: dict[str, dict[str, list[Outcome]]] = {}
+    for record in records:
+        for identifier in record.clauses:
+            row = cells.setdefault(identifier, {})
+            row.setdefault(record.subject, []).append(record.outcome)
+    for identifier in sorted(cells, key=lambda each: order.get(each, len(order))):
+        title = known[identifier].title if identifier in known else ""
+        row = cells[identifier]
+        table.add_row(identifier, title, *(_cell(row.get(subject)) for subject in subjects))
+    return table
+
+
+def _cell(outcomes: list[Outcome] | None) -> str:
+    if not outcomes:
+        return ""
+    word, style = SYMBOLS[worst(outcomes)]
+    return f"[{style}]{word}[/{style}]"
+
+
+def _counts(records: Sequence[Record], subjects: Sequence[str]) -> Table:
+    table = Table(title="Laws by outcome", title_justify="left", pad_edge=False)
+    table.add_column("implementation", no_wrap=True)
+    shown = [outcome for outcome in Outcome if any(each.outcome is outcome for each in records)]
+    for outcome in shown:
+        table.add_column(str(outcome), justify="right")
+    for title in ("cases", "worst of bound", "seconds"):
+        table.add_column(title, justify="right")
+    for subject in subjects:
+        mine = [record for record in records if record.subject == subject]
+        counts = Counter(record.outcome for record in mine)
+        fractions = [each.worst for each in mine if each.worst is not None]
+        seconds = sum(each.seconds.get("total", 0.0) for each in mine)
+        table.add_row(
+            subject,
+            *(str(counts[outcome]) for outcome in shown),
+            str(sum(each.examples for each in mine)),
+            f"{max(fractions):.2f}" if fractions else "-",
+            f"{seconds:.1f}",
+        )
+    return table

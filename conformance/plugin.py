@@ -1,0 +1,125 @@
+"""The pytest plugin: options, one item per law and subject, and the matrix at the end.
+
+It is imported by every pytest run of anyone who has attnspec installed, so it imports nothing
+of attnspec until it is asked to.
+"""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from attnspec.conformance.record import Record
+
+PROPERTY = "attnspec"
+"""The name of the property that carries a record from a worker to the report."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the options of the conformance run."""
+    group = parser.getgroup("attnspec", "conformance of attention implementations")
+    group.addoption(
+        "--implementation",
+        action="append",
+        default=[],
+        metavar="TARGET",
+        help="a registered name, module:attribute or file.py:attribute (may be repeated)",
+    )
+    group.addoption("--effort", default="standard", choices=("smoke", "standard", "thorough"))
+    group.addoption("--laws", action="append", default=[], metavar="PATTERN")
+    group.addoption("--attnspec-features", default=None, help="claims of a bare callable")
+    group.addoption("--attnspec-dtypes", default=None, help="storage types of a bare callable")
+    group.addoption("--attnspec-device", default="cpu")
+    group.addoption("--attnspec-report", default=None, metavar="FILE.jsonl")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Collect records in the process that reports; a worker only runs."""
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Collector(config), "attnspec-collector")
+
+
+class Collector:
+    """Gathers the records of a run, whatever process they were made in."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self.records: dict[str, Record] = {}
+        self.collected: dict[str, None] = {}
+        self.path = config.getoption("--attnspec-report")
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_node_collection_finished(self, node: Any, ids: list[str]) -> None:
+        """Remember what the workers are going to run, to notice what vanishes."""
+        self.collected.update(dict.fromkeys(each for each in ids if _is_ours(each)))
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        """Likewise where there are no workers."""
+        ours = (item.nodeid for item in session.items if _is_ours(item.nodeid))
+        self.collected.update(dict.fromkeys(ours))
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Keep the record of an item; one that died without any becomes an error."""
+        if not _is_ours(report.nodeid):
+            return
+        from attnspec.conformance.record import Record
+
+        for name, value in report.user_properties:
+            if name == PROPERTY and isinstance(value, str):
+                self._keep(report.nodeid, Record.from_json(value))
+        if report.failed and report.nodeid not in self.records:
+            self._keep(report.nodeid, _lost(report.nodeid, report.longreprtext))
+
+    def _keep(self, nodeid: str, record: "Record") -> None:
+        if nodeid not in self.records and self.path:
+            with Path(self.path).open("a", encoding="utf-8") as file:
+                file.write(record.to_json() + "\n")
+        self.records[nodeid] = record
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """An item that was collected and never reported is an error, not a silence."""
+        if session.shouldstop or session.shouldfail:
+            return
+        for nodeid in self.collected:
+            if nodeid not in self.records:
+                self._keep(nodeid, _lost(nodeid, "it was collected and never reported"))
+        from attnspec.conformance.matrix import conforming
+
+        if self.records and session.exitstatus == pytest.ExitCode.OK:
+            good = conforming(list(self.records.values()))
+            session.exitstatus = pytest.ExitCode.OK if good else pytest.ExitCode.TESTS_FAILED
+
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        """Print the matrix and the counts."""
+        if not self.records:
+            return
+        from rich.console import Console
+
+        from attnspec.conformance.matrix import print_matrix
+
+        file = terminalreporter._tw._file
+        width = None if file.isatty() else 160
+        terminalreporter.ensure_newline()
+        print_matrix(list(self.records.values()), Console(file=file, width=width))
+
+
+def _is_ours(nodeid: str) -> bool:
+    return "::test_law[" in nodeid
+
+
+def _lost(nodeid: str, text: str) -> "Record":
+    """The record of an item whose worker died before it could make one."""
+    from attnspec.conformance.record import Outcome, Record
+
+    identifier = nodeid.rpartition("[")[2].removesuffix("]")
+    clause, law, subject = (identifier.split("/", 2) + ["", ""])[:3]
+    reason = text.strip().splitlines()[-1] if text.strip() else "no reason was reported"
+    return Record(
+        subject=subject.removesuffix("/known"),
+        law=law,
+        clauses=(clause,),
+        outcome=Outcome.ERRORED,
+        reason=reason,
+        message=text,
+    )
+

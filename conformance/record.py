@@ -1,0 +1,94 @@
+"""A record: what became of one law on one subject."""
+
+import dataclasses
+import json
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class Outcome(StrEnum):
+    """What can become of a law; each is kept apart in every report."""
+
+    PASSED = "passed"
+    FAILED = "failed"
+    """The law is broken; the message says by what."""
+    ERRORED = "errored"
+    """The subject raised, crashed, hung or ran out of memory on a case that it claims."""
+    FLAKY = "flaky"
+    """The same case failed and passed."""
+    NOT_CLAIMED = "not claimed"
+    NOT_AVAILABLE = "not available"
+    EXPECTED_FAILURE = "expected failure"
+    """A known deviation, still there."""
+    UNEXPECTED_PASS = "unexpected pass"
+    """A known deviation that no longer shows: its entry must go."""
+
+
+CONFORMING = frozenset(
+    {Outcome.PASSED, Outcome.NOT_CLAIMED, Outcome.NOT_AVAILABLE, Outcome.EXPECTED_FAILURE}
+)
+"""The outcomes that leave the exit status at 0."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """One law on one subject.
+
+    Attributes:
+        subject: the subject's name.
+        law: the law's name.
+        clauses: the clauses that it enforces.
+        outcome: what became of it.
+        reason: why, in a sentence: the failure, or why it was not tried.
+        message: the failure in full, for people; empty otherwise.
+        case: the failing case in words.
+        snippet: code that reproduces the failure.
+        examples: cases tried to the end.
+        refused: how many different reasons the subject gave for cases it does not claim.
+        worst: the largest fraction of a bound reached, 1 being the limit; `None` where the law
+            compares without a bound.
+        dtypes: the storage types in which cases were tried.
+        device: where they ran.
+        seconds: wall time: `total`, and of it `implementation` and `oracle` (with the bound).
+        link: where a known deviation is described.
+    """
+
+    subject: str
+    law: str
+    clauses: tuple[str, ...]
+    outcome: Outcome
+    reason: str = ""
+    message: str = ""
+    case: str = ""
+    snippet: str = ""
+    examples: int = 0
+    refused: tuple[str, ...] = ()
+    worst: float | None = None
+    dtypes: tuple[str, ...] = ()
+    device: str = "cpu"
+    seconds: dict[str, float] = field(default_factory=dict)
+    link: str = ""
+
+    def to_json(self) -> str:
+        """One line of JSON; infinities are written as strings, which JSON has no number for."""
+        data = dataclasses.asdict(self)
+        if self.worst is not None and self.worst == float("inf"):
+            data["worst"] = "inf"
+        return json.dumps(data, ensure_ascii=False, allow_nan=False)
+
+    @classmethod
+    def from_json(cls, line: str) -> "Record":
+        """Read what `to_json` wrote.
+
+        Raises:
+            ValueError: for a line that is no record.
+        """
+        try:
+            data = json.loads(line)
+            for name in ("clauses", "refused", "dtypes"):
+                data[name] = tuple(data[name])
+            data["outcome"] = Outcome(data["outcome"])
+            data["worst"] = None if data["worst"] is None else float(data["worst"])
+            return cls(**data)
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"not a record: {line[:80]}") from error

@@ -1,0 +1,67 @@
+"""Every law on every subject named by `--implementation`, one pytest item each.
+
+Run by `attnspec check`, or by `pytest --pyargs attnspec.conformance --implementation TARGET`.
+"""
+
+import os
+
+import pytest
+import torch
+
+from attnspec.conformance.effort import Effort
+from attnspec.conformance.plugin import PROPERTY
+from attnspec.conformance.record import CONFORMING, Outcome
+from attnspec.conformance.targets import TargetError, every_name, resolve
+from attnspec.conformance.trials import Trial, trials
+from attnspec.spec import Feature
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Make one item per law and subject."""
+    config = metafunc.config
+    features = config.getoption("--attnspec-features")
+    dtypes = config.getoption("--attnspec-dtypes")
+    try:
+        subjects = [
+            judged
+            for target in config.getoption("--implementation") or every_name()
+            for judged in resolve(
+                target,
+                features=None if features is None else map(Feature, _words(features)),
+                dtypes=None if dtypes is None else [getattr(torch, each) for each in _words(dtypes)],
+                device=config.getoption("--attnspec-device"),
+            )
+        ]
+        found = trials(subjects, config.getoption("--laws"))
+    except (TargetError, ValueError, AttributeError) as error:
+        raise pytest.UsageError(str(error)) from error
+    # What compiles once per process stays in one worker; everything else goes where there is room.
+    metafunc.parametrize("trial", [pytest.param(each, id=each.id, marks=_group(each)) for each in found])
+
+
+def _words(text: str) -> list[str]:
+    return [word for word in text.split(",") if word]
+
+
+def _group(trial: Trial) -> list[pytest.MarkDecorator]:
+    implementation = getattr(trial.judged.subject, "implementation", None)
+    if getattr(implementation, "counters", None) is None or "PYTEST_XDIST_WORKER" not in os.environ:
+        return []
+    return [pytest.mark.xdist_group(trial.judged.subject.name)]
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+def test_law(trial: Trial, request: pytest.FixtureRequest) -> None:
+    """Try one law on one subject."""
+    record = trial.run(Effort(request.config.getoption("--effort")))
+    request.node.user_properties.append((PROPERTY, record.to_json()))
+    if record.outcome is Outcome.EXPECTED_FAILURE:
+        pytest.xfail(record.reason)
+    if record.outcome in (Outcome.NOT_CLAIMED, Outcome.NOT_AVAILABLE):
+        pytest.skip(f"{record.outcome}: {record.reason}")
+    if record.outcome not in CONFORMING:
+        pytest.fail(f"{record.outcome}\n{record.message or record.reason}", pytrace=False)

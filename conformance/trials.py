@@ -1,0 +1,67 @@
+"""Trials: which law is tried on which subject, and the one entry that tries it."""
+
+import fnmatch
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from attnspec.conformance.check import check, check_deviation, deviations
+from attnspec.conformance.effort import Effort
+from attnspec.conformance.law import Law, registered
+from attnspec.conformance.record import Record
+from attnspec.conformance.targets import Judgeable
+from attnspec.spec import Deviation
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trial:
+    """One law on one subject, or one of its known deviations."""
+
+    law: Law
+    judged: Judgeable
+    deviation: Deviation | None = None
+
+    @property
+    def id(self) -> str:
+        """As reports and pytest print it: clause, law, subject."""
+        known = "" if self.deviation is None else "/known"
+        return f"{self.law.clauses[0]}/{self.law.name}/{self.judged.subject.name}{known}"
+
+    def run(self, effort: Effort) -> Record:
+        """Try it."""
+        if self.deviation is not None:
+            return check_deviation(self.law, self.judged.subject, self.deviation)
+        return check(self.law, self.judged.subject, effort)
+
+
+def trials(subjects: Iterable[Judgeable], patterns: Sequence[str] = ()) -> list[Trial]:
+    """Every law of a subject's kind on each subject, and its known deviations.
+
+    Args:
+        subjects: what to judge.
+        patterns: shell patterns of law names, clause ids or families; none means all laws.
+
+    Raises:
+        ValueError: for a pattern that matches no law, naming it.
+    """
+    import attnspec.conformance.laws  # noqa: F401  (registers them)
+
+    laws = registered()
+    for pattern in patterns:
+        if not any(_matches(law, pattern) for law in laws.values()):
+            raise ValueError(f"no law or clause matches {pattern!r}")
+    chosen = [
+        law for law in laws.values() if not patterns or any(_matches(law, each) for each in patterns)
+    ]
+    found = []
+    for judged in subjects:
+        for law in chosen:
+            if law.judges is judged.kind:
+                found.append(Trial(law=law, judged=judged))
+                known = deviations(law, judged.subject)
+                found += [Trial(law=law, judged=judged, deviation=each) for each in known]
+    return found
+
+
+def _matches(law: Law, pattern: str) -> bool:
+    names = [law.name, *law.clauses, *(each.partition("-")[0] for each in law.clauses)]
+    return any(fnmatch.fnmatchcase(name.lower(), pattern.lower()) for name in names)

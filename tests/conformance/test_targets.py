@@ -1,0 +1,71 @@
+"""Targets: what a name stands for, and the one clear error for what stands for nothing."""
+
+import pytest
+import torch
+
+from attnspec.conformance.law import Judged
+from attnspec.conformance.targets import TargetError, declare, every_name, resolve
+from attnspec.spec import Feature
+
+
+def test_the_reference_stands_for_every_kind_of_subject():
+    assert {each.kind for each in resolve("reference")} == set(Judged)
+
+
+def test_every_registered_name_resolves():
+    for name in every_name():
+        assert resolve(name), name
+
+
+def test_a_callable_in_a_file_claims_what_its_parameters_say(tmp_path):
+    path = tmp_path / "kernels_of_mine.py"
+    path.write_text(
+        "import torch\n"
+        "def attention(query, key, value, is_causal=False, scale=None, **rest):\n"
+        "    return torch.nn.functional.scaled_dot_product_attention(\n"
+        "        query, key, value, is_causal=is_causal, scale=scale)\n"
+    )
+    (judged,) = resolve(f"{path}:attention")
+    assert judged.subject.implementation.features == {Feature.CAUSAL}
+    assert judged.subject.implementation.dtypes[0] == torch.float64
+    assert judged.subject.importing == (
+        "import kernels_of_mine; attention = kernels_of_mine.attention"
+    )
+
+
+def test_torch_itself_is_a_target():
+    (judged,) = resolve("torch.nn.functional:scaled_dot_product_attention")
+    claimed = judged.subject.implementation.features
+    assert claimed == {Feature.MASK, Feature.CAUSAL, Feature.GQA}
+
+
+@pytest.mark.parametrize(
+    ("target", "told"),
+    [
+        ("no_such_backend", "no implementation of this name"),
+        ("no_such_module:attention", "No module named 'no_such_module'"),
+        ("torch:no_such_attribute", "has no attribute 'no_such_attribute'"),
+        ("missing/file.py:attention", "there is no file"),
+        ("math:pi", "neither a callable nor an Implementation"),
+    ],
+)
+def test_a_target_that_is_not_there_is_named(target, told):
+    with pytest.raises(TargetError) as error:
+        resolve(target)
+    assert target in str(error.value)
+    assert told in str(error.value)
+
+
+def test_a_module_that_fails_on_import_is_named(tmp_path):
+    path = tmp_path / "fails_on_import.py"
+    path.write_text("raise RuntimeError('needs a licence')\n")
+    with pytest.raises(TargetError, match="needs a licence"):
+        resolve(f"{path}:attention")
+
+
+def test_a_callable_that_accepts_nothing_is_refused():
+    def picky(query, key, value):
+        raise TypeError("float8 only")
+
+    with pytest.raises(TargetError, match="float8 only"):
+        declare("picky", picky)
