@@ -11,6 +11,7 @@ def check_arguments(
     key: torch.Tensor,
     value: torch.Tensor,
     attn_mask: torch.Tensor | None,
+    *,
     dropout_p: float,
     scale: float | None,
     enable_gqa: bool,
@@ -82,9 +83,13 @@ def _check_operands(operands: Mapping[str, torch.Tensor]) -> None:
         if not operand.is_floating_point():
             raise TypeError(f"{name} must be floating point, got {operand.dtype}")
         if operand.dtype != query.dtype:
-            raise TypeError(f"{name} must have the dtype of query, {query.dtype}, got {operand.dtype}")
+            raise TypeError(
+                f"{name} must have the dtype of query, {query.dtype}, got {operand.dtype}"
+            )
         if operand.device != query.device:
-            raise ValueError(f"{name} must be on the device of query, {query.device}, got {operand.device}")
+            raise ValueError(
+                f"{name} must be on the device of query, {query.device}, got {operand.device}"
+            )
 
 
 def _check_mask(attn_mask: torch.Tensor, scores: tuple[int, int, int, int]) -> None:

@@ -108,7 +108,7 @@ def multi_head_attention(
         HED-1, GPT-1
 
     Source:
-        Vaswani et al. 2017, section 3.2.2; the packed projection: Radford et al. 2019, released code
+        Vaswani et al. 2017, section 3.2.2; the packed projection: Radford et al. 2019, code
     """
     packed = linear(x, qkv_weight, qkv_bias)
     query, key, value = (split_heads(part, heads) for part in packed.chunk(3, dim=-1))

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
+from typing import cast
 
 import torch
 from jaxtyping import Bool, Float
@@ -10,7 +11,7 @@ from attnspec.reference.arguments import check_arguments
 from attnspec.reference.attention import attention
 from attnspec.reference.heads import repeat_kv
 from attnspec.reference.masks import alibi, visible_keys
-from attnspec.spec import CausalAlignment, EmptyRow, Feature, Implementation
+from attnspec.spec import Attention, CausalAlignment, EmptyRow, Feature, Implementation
 
 SCORES_AT_ONCE = 2**25
 """How many scores are held at once; more are computed a run of queries at a time."""
@@ -56,7 +57,7 @@ def scaled_dot_product_attention(
         window: ``(left, right)``, how far from its own place a query may read; None is unbounded.
         softcap: bounds the scaled scores, before masks and biases; None or positive.
         sinks: one more logit per head, in the denominator and the log-sum-exp only.
-        alibi_slopes: one per head; a score loses slope · |i + o − j|.
+        alibi_slopes: one per head; a score loses slope · |i + o - j|.
         return_lse: return the log-sum-exp too.
         causal_alignment: where query 0 stands, for `is_causal`, `window` and `alibi_slopes`.
         empty_row: what a query gives that may read nothing and has no sink; zeros where there
@@ -75,7 +76,17 @@ def scaled_dot_product_attention(
         ATT-1, MSK-1, MSK-2, MSK-3, HED-2
     """
     check_arguments(
-        query, key, value, attn_mask, dropout_p, scale, enable_gqa, window, softcap, sinks, alibi_slopes
+        query,
+        key,
+        value,
+        attn_mask,
+        dropout_p=dropout_p,
+        scale=scale,
+        enable_gqa=enable_gqa,
+        window=window,
+        softcap=softcap,
+        sinks=sinks,
+        alibi_slopes=alibi_slopes,
     )
     heads, queries, d_head = query.shape[1:]
     keys = key.shape[2]
@@ -157,7 +168,7 @@ def _attend(
 
 REFERENCE = Implementation(
     name="reference",
-    attention=scaled_dot_product_attention,
+    attention=cast(Attention, scaled_dot_product_attention),
     features=frozenset(Feature),
     dtypes=(torch.float64, torch.float32, torch.float16, torch.bfloat16),
     devices=("cpu", "cuda"),

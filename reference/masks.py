@@ -17,7 +17,7 @@ def offset(queries: int, keys: int, alignment: CausalAlignment) -> int:
         alignment: `upper_left` puts query 0 at key 0, `lower_right` the last query at the last key.
 
     Returns:
-        Zero, or keys − queries (negative where queries outnumber keys).
+        Zero, or keys - queries (negative where queries outnumber keys).
 
     Clauses:
         MSK-2
@@ -32,7 +32,7 @@ def displacement(
     *,
     device: torch.device | str | None = None,
 ) -> Int[torch.Tensor, "{queries} {keys}"]:
-    """Measure how far after its query each key stands: j − (i + o).
+    """Measure how far after its query each key stands: j - (i + o).
 
     Args:
         queries: a count.
@@ -83,7 +83,7 @@ def window(
     *,
     device: torch.device | str | None = None,
 ) -> Bool[torch.Tensor, "{queries} {keys}"]:
-    """Let each query read the keys near it: i + o − left ≤ j ≤ i + o + right.
+    """Let each query read the keys near it: i + o - left ≤ j ≤ i + o + right.
 
     Args:
         queries: a count.
@@ -174,7 +174,7 @@ def alibi(
     keys: int,
     alignment: CausalAlignment = UPPER_LEFT,
 ) -> Float[torch.Tensor, "heads {queries} {keys}"]:
-    """Lower a score in proportion to the distance of its key: −slope · |i + o − j|.
+    """Lower a score in proportion to the distance of its key: -slope · |i + o - j|.
 
     Args:
         slopes: one per head, in score units per place.
@@ -192,10 +192,10 @@ def alibi(
     return -slopes[:, None, None] * distance.to(slopes.dtype)
 
 
-def alibi_slopes(heads: int) -> Float[torch.Tensor, "{heads}"]:
+def alibi_slopes(heads: int) -> Float[torch.Tensor, " {heads}"]:
     """Give each head its slope: a geometric sequence for a power of two.
 
-    For *n* heads, a power of two, slope *i* = 1, …, *n* is 2^(−8i/n). Otherwise the slopes of the
+    For *n* heads, a power of two, slope *i* = 1, …, *n* is 2^(-8i/n). Otherwise the slopes of the
     largest power of two below come first, then every second slope of the next power of two.
 
     Args:

@@ -8,14 +8,11 @@ correctly rounded.
 import math
 from collections.abc import Iterable
 from operator import mul
-from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float64
 
 from attnspec.spec import CausalAlignment, EmptyRow
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def numpy_attention(
@@ -63,10 +60,10 @@ def numpy_attention(
         scale = 1 / math.sqrt(d_head) if d_head else 1.0
     o = keys - queries if causal_alignment == "lower_right" else 0
     left, right = window if window is not None else (None, None)
-    mask = None
+    mask_is_bool = attn_mask is not None and attn_mask.dtype == bool
+    mask: list[list[list[list[float]]]] | None = None
     if attn_mask is not None:
         mask = np.broadcast_to(attn_mask, (batch, heads, queries, keys)).tolist()
-    mask_is_bool = attn_mask is not None and attn_mask.dtype == bool
 
     out = np.zeros((batch, heads, queries, d_value))
     lse = np.full((batch, heads, queries), -math.inf)
@@ -85,11 +82,12 @@ def numpy_attention(
                         continue
                     if right is not None and j > i + o + right:
                         continue
-                    if mask_is_bool and not mask[b][h][i][j]:
-                        continue
-                    bias = 0.0 if mask is None or mask_is_bool else mask[b][h][i][j]
-                    if bias == -math.inf:
-                        continue
+                    bias = 0.0
+                    if mask is not None:
+                        given = mask[b][h][i][j]
+                        if given == -math.inf or (mask_is_bool and not given):
+                            continue
+                        bias = 0.0 if mask_is_bool else given
                     score = scale * total(map(mul, query_row, key_rows[j]))
                     if softcap is not None:
                         score = softcap * math.tanh(score / softcap)
@@ -100,7 +98,9 @@ def numpy_attention(
                 if read or sink > -math.inf or math.isnan(sink):
                     out[b, h, i], lse[b, h, i] = _row(read, logits, sink, d_value)
                 elif keys and empty_row == "mean":
-                    out[b, h, i] = [total(column) / keys for column in zip(*value_rows, strict=True)]
+                    out[b, h, i] = [
+                        total(column) / keys for column in zip(*value_rows, strict=True)
+                    ]
                 elif keys and empty_row == "nan":
                     out[b, h, i] = math.nan
     return out, lse
