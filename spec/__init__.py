@@ -22,12 +22,24 @@ from attnspec.spec.profiles import (
     Rounding,
     RoundingLevel,
 )
+from attnspec.spec.text import (
+    END_OF_TEXT,
+    Generate,
+    NextLogits,
+    Probabilities,
+    SamplerImplementation,
+    Sampling,
+    Tokenizer,
+    TokenizerImplementation,
+    Vocabulary,
+)
 
 SPEC_VERSION = "0.1.0"
 """Raised whenever a result that was allowed no longer is, or the reverse."""
 
 __all__ = [
     "CHAPTERS",
+    "END_OF_TEXT",
     "SPEC_VERSION",
     "Attention",
     "Build",
@@ -39,6 +51,7 @@ __all__ = [
     "EmptyRow",
     "Feature",
     "GPT2Config",
+    "Generate",
     "Implementation",
     "Layout",
     "Layouts",
@@ -50,10 +63,17 @@ __all__ = [
     "MaskedNonfinite",
     "ModelFeature",
     "ModelImplementation",
+    "NextLogits",
+    "Probabilities",
     "Profile",
     "Rounding",
     "RoundingLevel",
+    "SamplerImplementation",
+    "Sampling",
+    "Tokenizer",
+    "TokenizerImplementation",
     "Values",
+    "Vocabulary",
     "chapter_text",
     "clause",
     "clauses",

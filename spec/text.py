@@ -1,0 +1,179 @@
+"""The contracts of a tokenizer and of a sampler: text to ids, logits to the next id."""
+
+import json
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import torch
+from jaxtyping import Float
+
+from attnspec.spec.contract import here
+
+END_OF_TEXT = "<|endoftext|>"
+"""The one special token of GPT-2, written between the documents of its training text."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Vocabulary:
+    """A byte-level byte-pair vocabulary, as the content of the two files that GPT-2 ships.
+
+    Each byte is written as one printable character, as these files do (TOK-3).
+
+    Attributes:
+        name: `gpt2` for the released vocabulary, anything else for another.
+        vocab_json: the content of `vocab.json` (or `encoder.json`): token to id.
+        merges_txt: the content of `merges.txt` (or `vocab.bpe`): a line of version, then one pair
+            a line, the first to be merged first.
+        special_tokens: the tokens that stand for no text; keys of `vocab_json`.
+    """
+
+    name: str
+    vocab_json: str = field(repr=False)
+    merges_txt: str = field(repr=False)
+    special_tokens: tuple[str, ...] = (END_OF_TEXT,)
+
+    @property
+    def ids(self) -> dict[str, int]:
+        """Token to id, special tokens included."""
+        found: dict[str, int] = json.loads(self.vocab_json)
+        return found
+
+    @property
+    def merges(self) -> list[tuple[str, str]]:
+        """The pairs that are merged, in order of priority."""
+        lines = self.merges_txt.split("\n")
+        pairs = (line.split(" ") for line in lines if line and not line.startswith("#version"))
+        return [(left, right) for left, right in pairs]
+
+
+class Tokenizer(Protocol):
+    """Text to ids and back."""
+
+    @property
+    def vocab_size(self) -> int:
+        """How many ids there are: every id lies in ``0 .. vocab_size - 1``."""
+
+    def encode(self, text: str, *, allowed_special: Collection[str] = frozenset()) -> Sequence[int]:
+        """Turn text into ids; a special token is read as one only where it is allowed.
+
+        Raises:
+            ValueError: for text that is not made of Unicode scalar values (lone surrogates).
+        """
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Turn ids into text; bytes that are no UTF-8 become U+FFFD.
+
+        Raises:
+            ValueError: for an id outside the vocabulary.
+        """
+
+
+def any_vocabulary(vocabulary: Vocabulary) -> None:
+    """Refuse no vocabulary: the default of `TokenizerImplementation.supports`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenizerImplementation:
+    """A tokenizer and what it claims, as data.
+
+    Attributes:
+        name: unique, lower case, words joined by underscores.
+        load: makes a tokenizer of a vocabulary.
+        supports: why it cannot take a vocabulary, or `None`.
+        unavailable: why it cannot run on this machine, or `None`.
+    """
+
+    name: str
+    load: Callable[[Vocabulary], Tokenizer]
+    supports: Callable[[Vocabulary], str | None] = any_vocabulary
+    unavailable: Callable[[], str | None] = here
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sampling:
+    """How the next token is chosen from its logits.
+
+    Attributes:
+        temperature: divides the logits; positive.
+        top_k: how many of the largest logits stay, at least 1, or `None` for all.
+        top_p: the probability that the tokens kept must reach, in (0, 1], or `None` for all.
+    """
+
+    temperature: float = 1.0
+    top_k: int | None = None
+    top_p: float | None = None
+
+    def __str__(self) -> str:
+        """The settings that are in force."""
+        filters = f" top_k={self.top_k}" * (self.top_k is not None)
+        return f"temperature={self.temperature}{filters}" + f" top_p={self.top_p}" * (
+            self.top_p is not None
+        )
+
+
+NextLogits = Callable[[Sequence[int]], Float[torch.Tensor, " vocab"]]
+"""The logits of the token that follows a sequence of ids: all that a sampler sees of a model."""
+
+
+class Probabilities(Protocol):
+    """The distribution that the next token is drawn from."""
+
+    def __call__(
+        self, logits: Float[torch.Tensor, " vocab"], sampling: Sampling
+    ) -> Float[torch.Tensor, " vocab"]:
+        """Apply temperature, then top-k, then top-p, and normalize.
+
+        Raises:
+            ValueError: for a setting outside its domain, naming it.
+        """
+
+
+class Generate(Protocol):
+    """Tokens, one after another, each chosen from the logits given all before it."""
+
+    def __call__(
+        self,
+        next_logits: NextLogits,
+        prompt: Sequence[int],
+        *,
+        max_new_tokens: int,
+        stop_tokens: Collection[int] = frozenset(),
+        sampling: Sampling | None = None,
+        seed: int = 0,
+    ) -> Sequence[int]:
+        """Return the new tokens, without the prompt.
+
+        Args:
+            next_logits: called with the prompt and all new tokens so far.
+            prompt: at least one id.
+            max_new_tokens: a count, at least 1.
+            stop_tokens: ids after which generation ends; the one that ended it is returned.
+            sampling: how to draw, or `None` for the most probable token each time.
+            seed: of the random draws; equal seeds give equal tokens.
+        """
+
+
+def any_sampling(sampling: Sampling) -> None:
+    """Refuse no settings: the default of `SamplerImplementation.supports`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SamplerImplementation:
+    """A way of choosing tokens and what it claims, as data.
+
+    Attributes:
+        name: unique, lower case, words joined by underscores.
+        probabilities: the distribution of the next token.
+        generate: the loop that chooses one token after another.
+        dtypes: the types of logits that it accepts; it computes in no narrower one.
+        supports: why it refuses settings, or `None`.
+        unavailable: why it cannot run on this machine, or `None`.
+    """
+
+    name: str
+    probabilities: Probabilities
+    generate: Generate
+    dtypes: tuple[torch.dtype, ...] = (torch.float64, torch.float32)
+    supports: Callable[[Sampling], str | None] = any_sampling
+    unavailable: Callable[[], str | None] = here
