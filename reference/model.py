@@ -59,9 +59,9 @@ class GPT2:
             output_hidden_states: return them too.
 
         Returns:
-            The logits (batch, length, vocab). With a cache, ``(logits, cache)``; with hidden states,
-            ``(logits, states)``: the embeddings, then the residual stream after each block, the
-            last one after the final LayerNorm. With both, ``(logits, cache, states)``.
+            The logits (batch, length, vocab). With a cache, ``(logits, cache)``; with hidden
+            states, ``(logits, states)``: the embeddings, then the residual stream after each block,
+            the last one after the final LayerNorm. With both, ``(logits, cache, states)``.
 
         Raises:
             ValueError: for ids, positions or a mask that have no reading.

@@ -1,0 +1,168 @@
+"""Generation: one token at a time, each drawn from what the model expects next."""
+
+import math
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import Any
+
+import torch
+from jaxtyping import Float
+
+
+def next_token_probabilities(
+    logits: Float[torch.Tensor, "*batch vocab"],
+    *,
+    temperature: float = 1.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+) -> Float[torch.Tensor, "*batch vocab"]:
+    r"""Turn logits into the probabilities from which the next token is drawn.
+
+    .. math:: p_w \propto e^{z_w / T}, \quad w \in K
+
+    The temperature comes first, then top-k, then top-p on what top-k left.
+
+    Args:
+        logits: one per token; minus infinity rules a token out.
+        temperature: positive; below 1 sharpens, above 1 flattens: :math:`T`.
+        top_k: keep the tokens that are at least as likely as the k-th likeliest, so more than k
+            where some tie with it; at least 1. None keeps all.
+        top_p: keep the fewest tokens that together have at least this probability, of equally
+            likely ones those with the lower ids; in (0, 1]. None and 1 keep all.
+
+    Returns:
+        Float64, not negative, each row adding up to 1; zero for every token not kept.
+
+    Raises:
+        ValueError: for a number out of range, or for logits with NaN, plus infinity, or no
+            finite one.
+
+    Clauses:
+        GEN-1, GEN-2, GEN-3
+
+    Source:
+        top-k: Fan et al. 2018, section 5.4; top-p: Holtzman et al. 2020, section 3.1
+    """
+    _check_sampling(temperature, top_k, top_p)
+    peak = logits.to(torch.float64).amax(dim=-1, keepdim=True)
+    if not peak.isfinite().all():
+        raise ValueError("logits must not be NaN, plus infinity, or all minus infinity")
+
+    # TEMPERATURE
+    masses = torch.exp((logits.to(torch.float64) - peak) / temperature)
+
+    # TOP K
+    if top_k is not None and top_k < logits.shape[-1]:
+        least = masses.topk(top_k, dim=-1).values[..., -1:]
+        masses = torch.where(masses >= least, masses, 0.0)
+
+    # TOP P
+    if top_p is not None and top_p < 1:
+        descending, order = masses.sort(dim=-1, descending=True, stable=True)
+        before = descending.cumsum(dim=-1) - descending
+        keeps = before < top_p * descending.sum(dim=-1, keepdim=True)
+        masses = torch.where(torch.zeros_like(keeps).scatter(-1, order, keeps), masses, 0.0)
+
+    return masses / masses.sum(dim=-1, keepdim=True)
+
+
+def generate(
+    model: Any,
+    input_ids: Sequence[int] | torch.Tensor,
+    *,
+    max_new_tokens: int,
+    greedy: bool = False,
+    temperature: float = 1.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    seed: int | None = None,
+    stop_tokens: Collection[int] = (),
+    use_cache: bool = True,
+) -> Iterator[int]:
+    """Continue a text, token by token.
+
+    Args:
+        model: a GPT-2 with a cache, or without one if `use_cache` is false.
+        input_ids: the prompt, at least one token, on the model's device.
+        max_new_tokens: how many tokens to give at most, not negative. With the prompt they must fit
+            into the model's positions: nothing is ever cut off silently.
+        greedy: take the likeliest token, of equally likely ones the lowest id; nothing is drawn.
+        temperature: as in `next_token_probabilities`.
+        top_k: likewise.
+        top_p: likewise.
+        seed: of the draws; the same seed gives the same tokens. None takes a fresh one.
+        stop_tokens: end before giving any of these.
+        use_cache: compute each token's keys and values only once; the tokens are the same.
+
+    Returns:
+        The new tokens as they come.
+
+    Raises:
+        ValueError: at once, for a number out of range, an empty prompt, or more tokens than the
+            model has positions.
+
+    Clauses:
+        GEN-1, GEN-4
+    """
+    _check_sampling(temperature, top_k, top_p)
+    if greedy and (temperature, top_k, top_p) != (1.0, None, None):
+        raise ValueError("greedy draws nothing: temperature, top_k and top_p cannot be given")
+    prompt = torch.as_tensor(input_ids, dtype=torch.long).reshape(1, -1)
+    if prompt.shape[1] == 0:
+        raise ValueError("input_ids: the prompt must hold at least one token")
+    if max_new_tokens < 0:
+        raise ValueError(f"max_new_tokens must not be negative, got {max_new_tokens}")
+    positions = model.config.n_positions
+    if prompt.shape[1] + max_new_tokens > positions:
+        raise ValueError(
+            f"max_new_tokens: {prompt.shape[1]} tokens of prompt and {max_new_tokens} new ones do "
+            f"not fit into the model's {positions} positions; at most "
+            f"{max(0, positions - prompt.shape[1])} new ones do"
+        )
+    source = torch.Generator(device=prompt.device)
+    if seed is None:
+        source.seed()
+    else:
+        source.manual_seed(seed)
+
+    def choose(logits: torch.Tensor) -> int:
+        if greedy:
+            return int((logits == logits.max()).nonzero()[0])
+        probabilities = next_token_probabilities(
+            logits, temperature=temperature, top_k=top_k, top_p=top_p
+        )
+        return int(torch.multinomial(probabilities, 1, generator=source))
+
+    return _continue(model, prompt, max_new_tokens, choose, frozenset(stop_tokens), use_cache)
+
+
+def _continue(
+    model: Any,
+    tokens: torch.Tensor,
+    max_new_tokens: int,
+    choose: Callable[[torch.Tensor], int],
+    stop_tokens: frozenset[int],
+    use_cache: bool,
+) -> Iterator[int]:
+    cache = model.empty_cache() if use_cache else None
+    fresh = tokens
+    for _ in range(max_new_tokens):
+        with torch.no_grad():
+            if use_cache:
+                logits, cache = model(fresh, cache=cache)
+            else:
+                logits = model(tokens)
+        token = choose(logits[0, -1])
+        if token in stop_tokens:
+            return
+        yield token
+        fresh = tokens.new_tensor([[token]])
+        tokens = torch.cat([tokens, fresh], dim=1)
+
+
+def _check_sampling(temperature: float, top_k: int | None, top_p: float | None) -> None:
+    if not (math.isfinite(temperature) and temperature > 0):
+        raise ValueError(f"temperature must be finite and positive, got {temperature}")
+    if top_k is not None and top_k < 1:
+        raise ValueError(f"top_k must be at least 1 or None, got {top_k}")
+    if top_p is not None and not 0 < top_p <= 1:
+        raise ValueError(f"top_p must lie in (0, 1] or be None, got {top_p}")

@@ -1,0 +1,133 @@
+"""Vocabulary files: `vocab.json` and `merges.txt`, as GPT-2 and Hugging Face write them."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+PATTERN = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+"""Where text is cut into pieces; bytes merge inside a piece only (Radford et al. 2019, code)."""
+
+
+class TokenizerError(ValueError):
+    """A vocabulary cannot be had or used. The message names the file and the entry."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Vocabulary:
+    """What the two files say.
+
+    Attributes:
+        tokens: an id per byte sequence: the 256 bytes, then the merges, the first to be made first.
+        special: an id per special token.
+    """
+
+    tokens: Mapping[bytes, int]
+    special: Mapping[str, int]
+
+
+def read_vocabulary(vocab: Path, merges: Path) -> Vocabulary:
+    """Read the two files and make sure that they fit together.
+
+    Args:
+        vocab: JSON, an id per token, each byte spelled as one printable character.
+        merges: two tokens a line; a first line that starts with ``#version`` is skipped.
+
+    Returns:
+        The vocabulary.
+
+    Raises:
+        TokenizerError: naming the file and the entry.
+    """
+    byte_of = {character: byte for byte, character in _printable().items()}
+    ids = _read_ids(vocab)
+
+    tokens: dict[bytes, int] = {}
+    spelled: set[str] = set()
+
+    def enter(token: bytes, spelling: str) -> None:
+        if spelling not in ids:
+            raise TokenizerError(f"{vocab}: holds no {spelling!r} ({token!r})")
+        tokens[token] = ids[spelling]
+        spelled.add(spelling)
+
+    for byte, character in _printable().items():
+        enter(bytes([byte]), character)
+    ranks = {token: 0 for token in tokens}
+    for number, line in enumerate(_read_lines(merges), start=1):
+        if not line or (number == 1 and line.startswith("#version")):
+            continue
+        parts = line.split(" ")
+        if len(parts) != 2 or not all(parts) or not byte_of.keys() >= set("".join(parts)):
+            raise TokenizerError(f"{merges}: line {number} is no pair of tokens: {line!r}")
+        left, right = (bytes(byte_of[character] for character in part) for part in parts)
+        if left + right in tokens:
+            raise TokenizerError(f"{merges}: line {number} makes {''.join(parts)!r} a second time")
+        if merge(left + right, ranks) != [left, right]:
+            raise TokenizerError(
+                f"{merges}: line {number} can never apply, for the lines before it merge "
+                f"{''.join(parts)!r} in another way"
+            )
+        enter(left + right, "".join(parts))
+        ranks[left + right] = number
+    special = {token: number for token, number in ids.items() if token not in spelled}
+    return Vocabulary(tokens=tokens, special=special)
+
+
+def merge(piece: bytes, ranks: Mapping[bytes, int]) -> list[bytes]:
+    """Merge neighbours, the pair of lowest rank first and the leftmost of equals.
+
+    Args:
+        piece: not empty.
+        ranks: of every token that a merge may make.
+
+    Returns:
+        Tokens of which no two neighbours can be merged any more.
+
+    Source:
+        Sennrich et al. 2016, section 3.2
+    """
+    parts = [piece[at : at + 1] for at in range(len(piece))]
+    while True:
+        candidates = [
+            (ranks[parts[at] + parts[at + 1]], at)
+            for at in range(len(parts) - 1)
+            if parts[at] + parts[at + 1] in ranks
+        ]
+        if not candidates:
+            return parts
+        _, at = min(candidates)
+        parts[at : at + 2] = [parts[at] + parts[at + 1]]
+
+
+def _printable() -> dict[int, str]:
+    """Spell each byte as a character: itself where Latin-1 prints it, else one from U+0100 on."""
+    itself = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in set(itself)]
+    return {byte: chr(byte) for byte in itself} | {
+        byte: chr(0x100 + place) for place, byte in enumerate(others)
+    }
+
+
+def _read_ids(path: Path) -> dict[str, int]:
+    try:
+        ids = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise TokenizerError(f"{path}: cannot be read as JSON: {error}") from error
+    if not isinstance(ids, dict):
+        raise TokenizerError(f"{path}: must hold a JSON object, got {type(ids).__name__}")
+    taken: dict[int, str] = {}
+    for token, number in ids.items():
+        if type(number) is not int or number < 0:
+            raise TokenizerError(f"{path}: the id of {token!r} must be a count, got {number!r}")
+        if number in taken:
+            raise TokenizerError(f"{path}: {token!r} and {taken[number]!r} share the id {number}")
+        taken[number] = token
+    return ids
+
+
+def _read_lines(path: Path) -> list[str]:
+    try:
+        return path.read_text(encoding="utf-8").split("\n")
+    except (OSError, ValueError) as error:
+        raise TokenizerError(f"{path}: cannot be read as text: {error}") from error
