@@ -1,0 +1,430 @@
+"""The worst error of a GPT-2, element by element: forward, from the embeddings to the logits.
+
+Every stage takes an `Enclosure` of its input and gives one of its output (see
+`attnspec.conformance.model_arithmetic` for what is proved and for the symbols). No constant is
+fitted: each is a count of roundings, a Lipschitz constant, or the declared accuracy of exp, tanh
+and erf. The values serve only to size the radii; what is expected of a model comes from an oracle.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float64, Int
+
+from attnspec.conformance.model_arithmetic import Arithmetic, Enclosure, add, matmul
+from attnspec.spec import GPT2Config
+
+Weights = Mapping[str, torch.Tensor]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Normalized:
+    """A LayerNorm in its parts: (x − mean)/s, s = √(variance + ε), and the affine result."""
+
+    unit: Enclosure
+    deviation: Enclosure
+    result: Enclosure
+
+
+def layer_norm(
+    x: Enclosure,
+    gain: torch.Tensor,
+    bias: torch.Tensor,
+    epsilon: float,
+    arithmetic: Arithmetic,
+) -> Normalized:
+    """Enclose LayerNorm over the last axis, of length n.
+
+    Let d = x − mean(x), s = √(mean(d²) + ε), y = d/s, and rms(r) = √mean(r²).
+    *Carried*, from an input that moves by δ with |δ| ≤ r: d moves by c = δ − mean(δ), and since s is
+    the Euclidean norm of (d/√n, √ε) and centring is a projection, s moves by at most rms(r). So
+    d'/s' − d/s = c/s' − y(s' − s)/s' is at most (r + mean(r) + |y| rms(r))/(s − rms(r)).
+    *Fresh*: the mean errs by γₙ₊₂ rms(|x| ⊕ r) at most and the subtraction, done before or after the
+    division, by γ₄(|x| ⊕ r): together ρ, which moves d like δ did but is not centred. Another
+    γₙ₊₈ relative covers the sum of squares (half of it, under the root), root, division, affine map.
+    Variance by two passes or by Welford's recurrence, whose relative error n·u·rms(x)/s the term
+    rms(ρ) contains; not as the mean of squares less the square of the mean.
+
+    Returns:
+        Radii that are infinite where the spread of a row drowns in its error.
+
+    Source:
+        Chan and Lewis 1979, on Welford's recurrence
+    """
+    n = x.value.shape[-1]
+    centred = x.value - x.value.mean(-1, keepdim=True)
+    deviation = (centred.square().mean(-1, keepdim=True) + epsilon).sqrt()
+    unit = centred / deviation
+    rho = arithmetic.gamma(n + 2) * _rms(x.most) + arithmetic.gamma(4) * x.most + arithmetic.floor
+    moved = _rms(x.radius) + _rms(rho)
+    least = deviation - moved
+    carried = x.radius + x.radius.mean(-1, keepdim=True) + rho + unit.abs() * moved
+    radius = torch.where(least > 0, carried / least, math.inf)
+    gamma = arithmetic.gamma(n + 8)
+    radius = radius + gamma * (unit.abs() + radius)
+    gain, bias = gain.double(), bias.double()
+    value = unit * gain + bias
+    fresh = arithmetic.gamma(2) * ((unit.abs() + radius) * gain.abs() + bias.abs())
+    return Normalized(
+        unit=Enclosure(unit, radius),
+        deviation=Enclosure(deviation, moved + gamma * (deviation + moved)),
+        # a gain of zero gives the bias whatever the row is, unless that overflows
+        result=Enclosure(value, torch.where(gain == 0, 0.0, radius * gain.abs()) + fresh.nan_to_num(0.0)),
+    )
+
+
+def _rms(x: torch.Tensor) -> torch.Tensor:
+    return x.square().mean(-1, keepdim=True).sqrt()
+
+
+def linear(x: Enclosure, weight: torch.Tensor, bias: torch.Tensor, arithmetic: Arithmetic) -> Enclosure:
+    """Enclose xW + b: as a product of inner length n + 1, the bias being one more term."""
+    product = matmul(x, Enclosure.exact(weight), arithmetic, spare=1)
+    bias = bias.double()
+    gamma = arithmetic.gamma(weight.shape[0] + 1)
+    return Enclosure(product.value + bias, product.radius + gamma * bias.abs())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Activation:
+    """An activation function, its derivative, and how they bend.
+
+    Attributes:
+        value: f.
+        slope: f′ (where it jumps, either side).
+        bend: the supremum of |f″|, so that |f(x + δ) − f(x)| ≤ |δ||f′(x)| + bend·δ²/2 and
+            |f′(x + δ) − f′(x)| ≤ bend·|δ|.
+        jump: how far f′ jumps at zero.
+        error: error of a computed f at exact x, in units of u, for elementary functions of error c.
+        slope_error: likewise of f′.
+    """
+
+    value: Callable[[torch.Tensor], torch.Tensor]
+    slope: Callable[[torch.Tensor], torch.Tensor]
+    bend: float
+    error: Callable[[torch.Tensor, float], torch.Tensor]
+    slope_error: Callable[[torch.Tensor, float], torch.Tensor]
+    jump: float = 0.0
+
+
+_A, _B = math.sqrt(2 / math.pi), 0.044715
+
+
+def _inner(x: torch.Tensor) -> torch.Tensor:
+    return _A * (x + _B * x**3)
+
+
+def _inner_slope(x: torch.Tensor) -> torch.Tensor:
+    return _A * (1 + 3 * _B * x**2)
+
+
+def _sech2(t: torch.Tensor) -> torch.Tensor:
+    return 1 - torch.tanh(t).square()
+
+
+def _phi(x: torch.Tensor) -> torch.Tensor:
+    return torch.exp(-x * x / 2) / math.sqrt(2 * math.pi)
+
+
+def _tanh_error(x: torch.Tensor, c: float) -> torch.Tensor:
+    """Error of tanh(t(x)): its own, c|tanh|, and of the polynomial t, whose terms share a sign: 8|t|."""
+    t = _inner(x)
+    return c * torch.tanh(t).abs() + 8 * t.abs() * _sech2(t)
+
+
+def _gelu_new_slope(x: torch.Tensor) -> torch.Tensor:
+    t = _inner(x)
+    return 0.5 * (1 + torch.tanh(t)) + 0.5 * x * _sech2(t) * _inner_slope(x)
+
+
+def _gelu_new_slope_error(x: torch.Tensor, c: float) -> torch.Tensor:
+    """½(1 + tanh) errs as tanh does; 1 − tanh² as 2|tanh| times that, and all is rounded 16 times."""
+    t, error = _inner(x), _tanh_error(x, c)
+    wide = x.abs() * _inner_slope(x)
+    return 0.5 * error + wide * (torch.tanh(t).abs() * error + 1) + 16 * (1 + wide * _sech2(t))
+
+
+ACTIVATIONS: dict[str, Activation] = {
+    "gelu_new": Activation(
+        value=lambda x: 0.5 * x * (1 + torch.tanh(_inner(x))),
+        slope=_gelu_new_slope,
+        bend=0.8,
+        error=lambda x, c: 0.5 * x.abs() * (_tanh_error(x, c) + 4 * (1 + torch.tanh(_inner(x)))),
+        slope_error=_gelu_new_slope_error,
+    ),
+    "gelu": Activation(
+        value=lambda x: 0.5 * x * (1 + torch.erf(x / math.sqrt(2))),
+        slope=lambda x: 0.5 * (1 + torch.erf(x / math.sqrt(2))) + x * _phi(x),
+        bend=0.8,
+        error=lambda x, c: 0.5 * x.abs() * (c + 4 * x.abs() * _phi(x) + 8),
+        slope_error=lambda x, c: c + 8 + x.abs() * _phi(x) * (2 * c + 4 * x * x + 16),
+    ),
+    "relu": Activation(
+        value=lambda x: x.clamp(min=0),
+        slope=lambda x: (x > 0).double(),
+        bend=0.0,
+        jump=1.0,
+        error=lambda x, c: torch.zeros_like(x),
+        slope_error=lambda x, c: torch.zeros_like(x),
+    ),
+    "silu": Activation(
+        value=lambda x: x * torch.sigmoid(x),
+        slope=lambda x: torch.sigmoid(x) * (1 + x * (1 - torch.sigmoid(x))),
+        bend=0.5,
+        error=lambda x, c: x.abs() * torch.sigmoid(x) * (c + 8),
+        slope_error=lambda x, c: (c + 16) * (1 + x.abs()) * torch.sigmoid(x),
+    ),
+    "tanh": Activation(
+        value=torch.tanh,
+        slope=_sech2,
+        bend=0.8,
+        error=lambda x, c: c * torch.tanh(x).abs() + 2,
+        slope_error=lambda x, c: (2 * c + 8) * torch.ones_like(x),
+    ),
+}
+"""The activation functions of which a bound is known, by their names in a configuration."""
+
+
+def activation(x: Enclosure, name: str, arithmetic: Arithmetic) -> Enclosure:
+    """Enclose an activation: carried r|f′(x)| + bend·r²/2 (+ jump·r), fresh by its evaluation.
+
+    The fresh part is computed at the far end |x| ⊕ r of either sign, of which the larger is taken.
+    """
+    f = ACTIVATIONS[name]
+    carried = x.radius * (f.slope(x.value).abs() + f.jump) + f.bend * x.radius.square() / 2
+    fresh = arithmetic.u * _worst(f.error, x, arithmetic) + 4 * arithmetic.floor
+    return Enclosure(f.value(x.value), carried + fresh)
+
+
+def _worst(
+    error: Callable[[torch.Tensor, float], torch.Tensor], x: Enclosure, arithmetic: Arithmetic
+) -> torch.Tensor:
+    """An evaluation error near x: at x and at both ends of the enclosure, where x is hardly known."""
+    places = (x.value, x.value - x.radius, x.value + x.radius)
+    return torch.stack([error(each, arithmetic.elementary) for each in places]).amax(0)
+
+
+def activation_slope(x: Enclosure, name: str, arithmetic: Arithmetic) -> Enclosure:
+    """Enclose f′: carried bend·r, and the jump where the enclosure holds zero; fresh as above."""
+    f = ACTIVATIONS[name]
+    carried = f.bend * x.radius + torch.where(x.value.abs() <= x.radius, f.jump, 0.0)
+    fresh = arithmetic.u * _worst(f.slope_error, x, arithmetic) + 4 * arithmetic.floor
+    return Enclosure(f.slope(x.value), carried + fresh)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attended:
+    """An attention in its parts: weights p and the mixed values."""
+
+    weights: Enclosure
+    result: Enclosure
+
+
+def attention(
+    query: Enclosure,
+    key: Enclosure,
+    value: Enclosure,
+    visible: Bool[torch.Tensor, "batch 1 queries keys"],
+    scale: float,
+    arithmetic: Arithmetic,
+) -> Attended:
+    """Enclose softmax(scale·QKᵀ)V over the keys that a query may read; every row reads one.
+
+    The exponent s − m errs by e = carried + fresh: the product's radius with four spare roundings
+    (scale, and its own), and 4u(|s| + |m| ⊕ radii) for the subtraction of any nearby maximum.
+    exp errs by h = e^e − 1 + cu relative, its row sum by H = Σ p h, hence p by
+    dp = min(1, p(h + H)/(1 − H)), after which the weights still sum to one up to rounding: what a
+    weight loses another gains, so only the distance of the values from o = Σ p v is felt.
+    With g = γ over 2·keys + 16 roundings (any order, tiles, rescaling, division):
+    radius = Σ dp|v − o| + Σ (p + dp)r_v + g Σ (p + dp)(|v| ⊕ r_v) + f Σ (|v| ⊕ r_v).
+    """
+    keys = key.value.shape[-2]
+    product = matmul(query, key.map(lambda x: x.mT), arithmetic, spare=4)
+    scores, error = scale * product.value, abs(scale) * product.radius
+    hidden = ~visible
+    largest = (scores.abs() + error).masked_fill(hidden, 0.0)
+    error = error + 4 * arithmetic.u * (largest + largest.amax(-1, keepdim=True))
+    p = scores.masked_fill(hidden, -math.inf).softmax(-1)
+    h = torch.expm1(error.clamp(max=700)) + arithmetic.elementary * arithmetic.u
+    h = h.masked_fill(hidden, 0.0)
+    row = (p * h).sum(-1, keepdim=True)
+    dp = torch.where(row < 1, p * (h + row) / (1 - row).clamp(min=1e-300), 1.0)
+    dp = dp.nan_to_num(1.0).clamp(max=1.0).masked_fill(hidden, 0.0)
+    gamma = arithmetic.gamma(2 * keys + 16)
+    out = p @ value.value
+    far = (value.value[..., None, :, :] - out[..., :, None, :]).abs()
+    radius = (
+        (dp[..., None] * far).sum(-2)
+        + (p + dp) @ value.radius
+        + gamma * ((p + dp) @ value.most)
+        + arithmetic.floor * (visible.double() @ value.most)
+    )
+    weights = Enclosure(p, dp + gamma * (p + dp) + arithmetic.floor * visible)
+    return Attended(weights=weights, result=Enclosure(out, radius))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Block:
+    """What one block computed on the way, for the reverse pass."""
+
+    entered: Enclosure
+    normalized: Normalized
+    query: Enclosure
+    key: Enclosure
+    value: Enclosure
+    attended: Attended
+    merged: Enclosure
+    between: Enclosure
+    normalized_again: Normalized
+    before: Enclosure
+    after: Enclosure
+    left: Enclosure
+    scale: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Forward:
+    """A whole forward pass: hidden states by Hugging Face's convention, logits, and the blocks."""
+
+    hidden_states: tuple[Enclosure, ...]
+    logits: Enclosure
+    blocks: tuple[Block, ...]
+    final: Normalized
+
+
+def attention_scale(config: GPT2Config, layer: int) -> float:
+    """What the products of queries and keys are multiplied by in a layer (from 0)."""
+    scale = config.d_head**-0.5 if config.scale_attn_weights else 1.0
+    return scale / (layer + 1) if config.scale_attn_by_inverse_layer_idx else scale
+
+
+def block(
+    x: Enclosure,
+    weights: Weights,
+    config: GPT2Config,
+    layer: int,
+    visible: Bool[torch.Tensor, "batch 1 queries keys"],
+    arithmetic: Arithmetic,
+) -> Block:
+    """Enclose one block: x + attention(LayerNorm(x)), then that + MLP(LayerNorm(that))."""
+    own = f"transformer.h.{layer}."
+
+    def norm(name: str, given: Enclosure) -> Normalized:
+        gain, bias = weights[f"{own}{name}.weight"], weights[f"{own}{name}.bias"]
+        return layer_norm(given, gain, bias, config.layer_norm_epsilon, arithmetic)
+
+    def dense(name: str, given: Enclosure) -> Enclosure:
+        return linear(given, weights[f"{own}{name}.weight"], weights[f"{own}{name}.bias"], arithmetic)
+
+    def split(given: Enclosure, third: int) -> Enclosure:
+        width = config.n_embd
+        return given.map(
+            lambda y: y[..., third * width : (third + 1) * width]
+            .unflatten(-1, (config.n_head, config.d_head))
+            .transpose(-3, -2)
+        )
+
+    normalized = norm("ln_1", x)
+    fused = dense("attn.c_attn", normalized.result)
+    query, key, value = (split(fused, third) for third in range(3))
+    scale = attention_scale(config, layer)
+    attended = attention(query, key, value, visible, scale, arithmetic)
+    merged = attended.result.map(lambda y: y.transpose(-3, -2).flatten(-2))
+    between = add(x, dense("attn.c_proj", merged), arithmetic)
+    normalized_again = norm("ln_2", between)
+    before = dense("mlp.c_fc", normalized_again.result)
+    after = activation(before, config.activation_function, arithmetic)
+    left = add(between, dense("mlp.c_proj", after), arithmetic)
+    return Block(
+        entered=x,
+        normalized=normalized,
+        query=query,
+        key=key,
+        value=value,
+        attended=attended,
+        merged=merged,
+        between=between,
+        normalized_again=normalized_again,
+        before=before,
+        after=after,
+        left=left,
+        scale=scale,
+    )
+
+
+def head_weight(config: GPT2Config, weights: Weights) -> torch.Tensor:
+    """The matrix of the head: the token embeddings where it is tied."""
+    return weights["transformer.wte.weight" if config.tie_word_embeddings else "lm_head.weight"]
+
+
+def visible_keys(attention_mask: Int[torch.Tensor, "batch length"]) -> Bool[torch.Tensor, "..."]:
+    """Earlier real tokens and oneself; what padding itself reads does not matter, but it reads."""
+    length = attention_mask.shape[-1]
+    earlier = torch.ones(length, length, dtype=torch.bool).tril()
+    visible = earlier & attention_mask.bool()[:, None, None, :]
+    return visible | torch.eye(length, dtype=torch.bool)
+
+
+def forward(
+    config: GPT2Config,
+    weights: Weights,
+    input_ids: Int[torch.Tensor, "batch length"],
+    arithmetic: Arithmetic,
+    *,
+    attention_mask: Int[torch.Tensor, "batch length"] | None = None,
+    position_ids: Int[torch.Tensor, "batch length"] | None = None,
+) -> Forward:
+    """Enclose a forward pass, all tokens at once; a cached one does the same sums in parts."""
+    batch, length = input_ids.shape
+    if attention_mask is None:
+        attention_mask = torch.ones_like(input_ids)
+    if position_ids is None:
+        position_ids = torch.arange(length).expand(batch, length)
+    exact = {name: each.detach().double() for name, each in weights.items()}
+    tokens = Enclosure.exact(exact["transformer.wte.weight"][input_ids])
+    places = Enclosure.exact(exact["transformer.wpe.weight"][position_ids])
+    states, blocks = [add(tokens, places, arithmetic)], list[Block]()
+    visible = visible_keys(attention_mask)
+    for layer in range(config.n_layer):
+        blocks.append(block(states[-1], exact, config, layer, visible, arithmetic))
+        states.append(blocks[-1].left)
+    final = layer_norm(
+        states[-1],
+        exact["transformer.ln_f.weight"],
+        exact["transformer.ln_f.bias"],
+        config.layer_norm_epsilon,
+        arithmetic,
+    )
+    head = Enclosure.exact(head_weight(config, exact)).map(lambda x: x.mT)
+    return Forward(
+        hidden_states=(*states[:-1], final.result) if blocks else (final.result,),
+        logits=matmul(final.result, head, arithmetic),
+        blocks=tuple(blocks),
+        final=final,
+    )
+
+
+def loss(
+    logits: Enclosure, labels: Int[torch.Tensor, "..."], arithmetic: Arithmetic
+) -> tuple[Float64[torch.Tensor, ""], Float64[torch.Tensor, ""]]:
+    """Enclose the mean of lse(z) − z_label over all rows.
+
+    Carried: lse moves by at most log Σ softmax(z) e^r, the label's logit by r. Fresh: each loss is
+    a shifted sum of exponentials, a logarithm, and two subtractions of numbers up to 2 max|z|; the
+    mean is a sum of as many terms as there are rows.
+    """
+    z, r = logits.value, logits.radius
+    picked = labels[..., None]
+    each = z.logsumexp(-1) - z.gather(-1, picked)[..., 0]
+    carried = (z.log_softmax(-1) + r).logsumexp(-1) + r.gather(-1, picked)[..., 0]
+    largest = logits.most.amax(-1)
+    vocab = z.shape[-1]
+    fresh = arithmetic.gamma(vocab + 2 * int(arithmetic.elementary) + 8) * (
+        1 + math.log(vocab) + 4 * largest
+    )
+    radius = carried.clamp(min=0) + fresh
+    rows = each.numel()
+    total = radius.mean() + arithmetic.gamma(rows + 1) * (each.abs() + radius).mean()
+    return each.mean(), total
