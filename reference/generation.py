@@ -65,9 +65,9 @@ def next_token_probabilities(
     return masses / masses.sum(dim=-1, keepdim=True)
 
 
-def generate(
-    model: Any,
-    input_ids: Sequence[int] | torch.Tensor,
+def sample(
+    next_logits: Callable[[Sequence[int]], Float[torch.Tensor, " vocab"]],
+    prompt: Sequence[int],
     *,
     max_new_tokens: int,
     greedy: bool = False,
@@ -76,22 +76,79 @@ def generate(
     top_p: float | None = None,
     seed: int | None = None,
     stop_tokens: Collection[int] = (),
-    use_cache: bool = True,
 ) -> Iterator[int]:
-    """Continue a text, token by token.
+    """Choose tokens one after another, each from the logits given all before it.
 
     Args:
-        model: a GPT-2 with a cache, or without one if `use_cache` is false.
-        input_ids: the prompt, at least one token, on the model's device.
-        max_new_tokens: how many tokens to give at most, not negative. With the prompt they must fit
-            into the model's positions: nothing is ever cut off silently.
+        next_logits: called with the prompt and all new tokens so far.
+        prompt: at least one token.
+        max_new_tokens: how many tokens to give at most, not negative.
         greedy: take the likeliest token, of equally likely ones the lowest id; nothing is drawn.
         temperature: as in `next_token_probabilities`.
         top_k: likewise.
         top_p: likewise.
         seed: of the draws; the same seed gives the same tokens. None takes a fresh one.
         stop_tokens: end before giving any of these.
+
+    Returns:
+        The new tokens as they come.
+
+    Raises:
+        ValueError: at once, for a number out of range or an empty prompt.
+
+    Clauses:
+        GEN-1, GEN-4
+    """
+    _check_sampling(temperature, top_k, top_p)
+    if greedy and (temperature, top_k, top_p) != (1.0, None, None):
+        raise ValueError("greedy draws nothing: temperature, top_k and top_p cannot be given")
+    if max_new_tokens < 0:
+        raise ValueError(f"max_new_tokens must not be negative, got {max_new_tokens}")
+    if len(prompt) == 0:
+        raise ValueError("the prompt must hold at least one token")
+    draws = torch.Generator()
+    if seed is None:
+        draws.seed()
+    else:
+        draws.manual_seed(seed)
+
+    def choose(logits: Float[torch.Tensor, " vocab"]) -> int:
+        if greedy:
+            return int((logits == logits.max()).nonzero()[0])
+        probabilities = next_token_probabilities(
+            logits, temperature=temperature, top_k=top_k, top_p=top_p
+        )
+        return int(torch.multinomial(probabilities.cpu(), 1, generator=draws))
+
+    def new_tokens() -> Iterator[int]:
+        tokens = [*prompt]
+        for _ in range(max_new_tokens):
+            token = choose(next_logits(tokens))
+            if token in stop_tokens:
+                return
+            yield token
+            tokens.append(token)
+
+    return new_tokens()
+
+
+def generate(
+    model: Any,
+    input_ids: Sequence[int] | torch.Tensor,
+    *,
+    max_new_tokens: int,
+    use_cache: bool = True,
+    **sampling: Any,
+) -> Iterator[int]:
+    """Continue a text with a model, token by token.
+
+    Args:
+        model: a GPT-2 with a cache, or without one if `use_cache` is false.
+        input_ids: the prompt, one sequence of at least one token; a tensor on the model's device.
+        max_new_tokens: how many tokens to give at most, not negative. With the prompt they must
+            fit into the model's positions: nothing is ever cut off silently.
         use_cache: compute each token's keys and values only once; the tokens are the same.
+        **sampling: as in `sample`.
 
     Returns:
         The new tokens as they come.
@@ -101,62 +158,36 @@ def generate(
             model has positions.
 
     Clauses:
-        GEN-1, GEN-4
+        GEN-1, GEN-4, GPT-3
     """
-    _check_sampling(temperature, top_k, top_p)
-    if greedy and (temperature, top_k, top_p) != (1.0, None, None):
-        raise ValueError("greedy draws nothing: temperature, top_k and top_p cannot be given")
-    prompt = torch.as_tensor(input_ids, dtype=torch.long).reshape(1, -1)
-    if prompt.shape[1] == 0:
-        raise ValueError("input_ids: the prompt must hold at least one token")
-    if max_new_tokens < 0:
-        raise ValueError(f"max_new_tokens must not be negative, got {max_new_tokens}")
-    positions = model.config.n_positions
-    if prompt.shape[1] + max_new_tokens > positions:
+    given = torch.as_tensor(input_ids, dtype=torch.long)
+    if given.ndim != 1 and given.shape[:-1] != (1,):
         raise ValueError(
-            f"max_new_tokens: {prompt.shape[1]} tokens of prompt and {max_new_tokens} new ones do "
-            f"not fit into the model's {positions} positions; at most "
-            f"{max(0, positions - prompt.shape[1])} new ones do"
+            f"input_ids must be one sequence of tokens, got shape {tuple(given.shape)}"
         )
-    source = torch.Generator(device=prompt.device)
-    if seed is None:
-        source.seed()
-    else:
-        source.manual_seed(seed)
-
-    def choose(logits: torch.Tensor) -> int:
-        if greedy:
-            return int((logits == logits.max()).nonzero()[0])
-        probabilities = next_token_probabilities(
-            logits, temperature=temperature, top_k=top_k, top_p=top_p
+    prompt = given.flatten()
+    positions = model.config.n_positions
+    if len(prompt) + max_new_tokens > positions:
+        raise ValueError(
+            f"max_new_tokens: {len(prompt)} tokens of prompt and {max_new_tokens} new ones do not "
+            f"fit into the model's {positions} positions; at most "
+            f"{max(0, positions - len(prompt))} new ones do"
         )
-        return int(torch.multinomial(probabilities, 1, generator=source))
+    cache, kept = (model.empty_cache(), 0) if use_cache else (None, 0)
 
-    return _continue(model, prompt, max_new_tokens, choose, frozenset(stop_tokens), use_cache)
+    @torch.no_grad()
+    def next_logits(tokens: Sequence[int]) -> Float[torch.Tensor, " vocab"]:
+        nonlocal cache, kept
+        fresh = prompt.new_tensor(tokens[kept:])[None]
+        if use_cache:
+            logits, cache = model(fresh, cache=cache)
+            kept = len(tokens)
+        else:
+            logits = model(fresh)
+        last: torch.Tensor = logits[0, -1]
+        return last
 
-
-def _continue(
-    model: Any,
-    tokens: torch.Tensor,
-    max_new_tokens: int,
-    choose: Callable[[torch.Tensor], int],
-    stop_tokens: frozenset[int],
-    use_cache: bool,
-) -> Iterator[int]:
-    cache = model.empty_cache() if use_cache else None
-    fresh = tokens
-    for _ in range(max_new_tokens):
-        with torch.no_grad():
-            if use_cache:
-                logits, cache = model(fresh, cache=cache)
-            else:
-                logits = model(tokens)
-        token = choose(logits[0, -1])
-        if token in stop_tokens:
-            return
-        yield token
-        fresh = tokens.new_tensor([[token]])
-        tokens = torch.cat([tokens, fresh], dim=1)
+    return sample(next_logits, prompt.tolist(), max_new_tokens=max_new_tokens, **sampling)
 
 
 def _check_sampling(temperature: float, top_k: int | None, top_p: float | None) -> None:

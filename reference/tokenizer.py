@@ -7,7 +7,12 @@ from pathlib import Path
 
 import tiktoken
 
-from attnspec.reference.vocabulary import PATTERN, TokenizerError, read_vocabulary
+from attnspec.reference.vocabulary import (
+    PATTERN,
+    ParsedVocabulary,
+    TokenizerError,
+    read_vocabulary,
+)
 
 __all__ = ["Tokenizer", "TokenizerError"]
 
@@ -65,13 +70,26 @@ class Tokenizer:
         Raises:
             TokenizerError: naming the file and the entry that cannot be used.
         """
-        found = read_vocabulary(Path(vocab), Path(merges))
-        ranks = {token: rank for rank, token in enumerate(found.tokens)}
-        special = {token: len(ranks) + place for place, token in enumerate(found.special)}
+        return cls.from_vocabulary(read_vocabulary(Path(vocab), Path(merges)))
+
+    @classmethod
+    def from_vocabulary(cls, vocabulary: ParsedVocabulary) -> "Tokenizer":
+        """Make a tokenizer of a vocabulary that was read already.
+
+        Args:
+            vocabulary: its ids need not follow the order of the merges; tiktoken's ranks must.
+
+        Returns:
+            A tokenizer with the ids of `vocabulary`.
+        """
+        tokens, special = vocabulary.tokens, vocabulary.special
         encoding = tiktoken.Encoding(
-            str(vocab), pat_str=PATTERN, mergeable_ranks=ranks, special_tokens=special
+            "from files",
+            pat_str=PATTERN,
+            mergeable_ranks={token: rank for rank, token in enumerate(tokens)},
+            special_tokens={token: len(tokens) + place for place, token in enumerate(special)},
         )
-        return cls(encoding, [*found.tokens.values(), *found.special.values()])
+        return cls(encoding, [*tokens.values(), *special.values()])
 
     @property
     def vocab_size(self) -> int:

@@ -14,7 +14,7 @@ class TokenizerError(ValueError):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Vocabulary:
+class ParsedVocabulary:
     """What the two files say.
 
     Attributes:
@@ -26,7 +26,7 @@ class Vocabulary:
     special: Mapping[str, int]
 
 
-def read_vocabulary(vocab: Path, merges: Path) -> Vocabulary:
+def read_vocabulary(vocab: Path, merges: Path) -> ParsedVocabulary:
     """Read the two files and make sure that they fit together.
 
     Args:
@@ -39,39 +39,65 @@ def read_vocabulary(vocab: Path, merges: Path) -> Vocabulary:
     Raises:
         TokenizerError: naming the file and the entry.
     """
-    byte_of = {character: byte for byte, character in _printable().items()}
-    ids = _read_ids(vocab)
+    texts = []
+    for path in (vocab, merges):
+        try:
+            texts.append(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise TokenizerError(f"{path}: cannot be read as text: {error}") from error
+    return parse_vocabulary(*texts, names=(str(vocab), str(merges)))
 
+
+def parse_vocabulary(
+    vocab: str, merges: str, *, names: tuple[str, str] = ("vocab.json", "merges.txt")
+) -> ParsedVocabulary:
+    """Make sense of what the two files hold.
+
+    Args:
+        vocab: as `read_vocabulary` finds it in the file.
+        merges: likewise.
+        names: of the files, for messages.
+
+    Returns:
+        The vocabulary.
+
+    Raises:
+        TokenizerError: naming the file and the entry.
+    """
+    ids = _parse_ids(vocab, names[0])
+    byte_of = {character: byte for byte, character in _printable().items()}
     tokens: dict[bytes, int] = {}
     spelled: set[str] = set()
 
     def enter(token: bytes, spelling: str) -> None:
         if spelling not in ids:
-            raise TokenizerError(f"{vocab}: holds no {spelling!r} ({token!r})")
+            raise TokenizerError(f"{names[0]}: holds no {spelling!r} ({token!r})")
         tokens[token] = ids[spelling]
         spelled.add(spelling)
 
     for byte, character in _printable().items():
         enter(bytes([byte]), character)
-    ranks = {token: 0 for token in tokens}
-    for number, line in enumerate(_read_lines(merges), start=1):
+    ranks: dict[bytes, int] = {}
+    for number, line in enumerate(merges.split("\n"), start=1):
         if not line or (number == 1 and line.startswith("#version")):
             continue
         parts = line.split(" ")
         if len(parts) != 2 or not all(parts) or not byte_of.keys() >= set("".join(parts)):
-            raise TokenizerError(f"{merges}: line {number} is no pair of tokens: {line!r}")
+            raise TokenizerError(f"{names[1]}: line {number} is no pair of tokens: {line!r}")
         left, right = (bytes(byte_of[character] for character in part) for part in parts)
         if left + right in tokens:
-            raise TokenizerError(f"{merges}: line {number} makes {''.join(parts)!r} a second time")
+            raise TokenizerError(
+                f"{names[1]}: line {number} makes {''.join(parts)!r} a second time"
+            )
         if merge(left + right, ranks) != [left, right]:
             raise TokenizerError(
-                f"{merges}: line {number} can never apply, for the lines before it merge "
+                f"{names[1]}: line {number} can never apply, for the lines before it merge "
                 f"{''.join(parts)!r} in another way"
             )
         enter(left + right, "".join(parts))
         ranks[left + right] = number
     special = {token: number for token, number in ids.items() if token not in spelled}
-    return Vocabulary(tokens=tokens, special=special)
+    return ParsedVocabulary(tokens=tokens, special=special)
 
 
 def merge(piece: bytes, ranks: Mapping[bytes, int]) -> list[bytes]:
@@ -109,25 +135,18 @@ def _printable() -> dict[int, str]:
     }
 
 
-def _read_ids(path: Path) -> dict[str, int]:
+def _parse_ids(vocab: str, name: str) -> dict[str, int]:
     try:
-        ids = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise TokenizerError(f"{path}: cannot be read as JSON: {error}") from error
+        ids = json.loads(vocab)
+    except ValueError as error:
+        raise TokenizerError(f"{name}: is no JSON: {error}") from error
     if not isinstance(ids, dict):
-        raise TokenizerError(f"{path}: must hold a JSON object, got {type(ids).__name__}")
+        raise TokenizerError(f"{name}: must hold a JSON object, got {type(ids).__name__}")
     taken: dict[int, str] = {}
     for token, number in ids.items():
         if type(number) is not int or number < 0:
-            raise TokenizerError(f"{path}: the id of {token!r} must be a count, got {number!r}")
+            raise TokenizerError(f"{name}: the id of {token!r} must be a count, got {number!r}")
         if number in taken:
-            raise TokenizerError(f"{path}: {token!r} and {taken[number]!r} share the id {number}")
+            raise TokenizerError(f"{name}: {token!r} and {taken[number]!r} share the id {number}")
         taken[number] = token
     return ids
-
-
-def _read_lines(path: Path) -> list[str]:
-    try:
-        return path.read_text(encoding="utf-8").split("\n")
-    except (OSError, ValueError) as error:
-        raise TokenizerError(f"{path}: cannot be read as text: {error}") from error
