@@ -1,0 +1,316 @@
+"""Mutants of ATT: scores, weights or their mixture are wrong."""
+
+import torch
+
+from attnspec.conformance.mutants.dense import Dense
+from attnspec.conformance.mutants.mistake import mistake
+
+GITHUB = "https://github.com"
+
+
+@mistake(
+    "own-scores-relu",
+    "negative scores are cut off at zero",
+    kills=("output-equals-the-definition", "adding-a-vector-to-every-key-changes-nothing"),
+)
+class ClippedAtZero(Dense):
+    def scores(self, query: torch.Tensor, key: torch.Tensor, scale: float) -> torch.Tensor:
+        return super().scores(query, key, scale).relu()
+
+
+@mistake(
+    "own-scores-clipped",
+    "scores are clipped to [-4, 4]",
+    kills=("adding-a-vector-to-every-key-changes-nothing", "dominant-key-gives-its-value"),
+)
+class ClippedScores(Dense):
+    def scores(self, query: torch.Tensor, key: torch.Tensor, scale: float) -> torch.Tensor:
+        return super().scores(query, key, scale).clamp(-4, 4)
+
+
+@mistake(
+    "own-scores-cosine",
+    "queries and keys are normalised first",
+    kills=(
+        "adding-a-vector-to-every-key-changes-nothing",
+        "queries-and-scale-trade-powers-of-four",
+    ),
+)
+class CosineScores(Dense):
+    def scores(self, query: torch.Tensor, key: torch.Tensor, scale: float) -> torch.Tensor:
+        q, k = (torch.nn.functional.normalize(each, dim=-1) for each in (query, key))
+        return super().scores(q, k, scale)
+
+
+@mistake(
+    "own-scores-absolute",
+    "queries lose their signs",
+    kills=("rotating-queries-and-keys-changes-nothing", "output-equals-the-definition"),
+)
+class UnsignedQueries(Dense):
+    def scores(self, query: torch.Tensor, key: torch.Tensor, scale: float) -> torch.Tensor:
+        return super().scores(query.abs(), key, scale)
+
+
+@mistake(
+    "own-scores-zero-hidden",
+    "a score of zero is taken for a hidden key",
+    kills=("zero-query-gives-the-mean",),
+)
+class ZeroHidden(Dense):
+    def hide(self, scores: torch.Tensor, visible: torch.Tensor) -> torch.Tensor:
+        return super().hide(scores, visible & (scores != 0))
+
+    def softmax(self, scores: torch.Tensor, visible: torch.Tensor) -> torch.Tensor:
+        return super().softmax(scores, scores != -torch.inf)
+
+
+@mistake(
+    "TIL-07",
+    "only the first 64 channels of queries and keys are used",
+    kills=("output-equals-the-definition", "rotating-queries-and-keys-changes-nothing"),
+    source=f"{GITHUB}/triton-lang/triton/issues/621",
+)
+class First64Channels(Dense):
+    def scores(self, query: torch.Tensor, key: torch.Tensor, scale: float) -> torch.Tensor:
+        return super().scores(query[..., :64], key[..., :64], scale)
+
+
+@mistake(
+    "DTY-01",
+    "inner products overflow float16, which the scale would have prevented",
+    kills=("output-equals-the-definition",),
+    source=f"{GITHUB}/huggingface/transformers/issues/24638",
+)
+class NarrowProducts(Dense):
+    def scores(self, query: torch.Tensor, key: torch.Tensor, scale: float) -> torch.Tensor:
+        return super().scores(query, key, 1.0).to(torch.float16).to(query.dtype) * scale
+
+
+@mistake(
+    "NUM-05",
+    "the maximum is not subtracted before the exponential",
+    kills=("output-equals-the-definition", "adding-a-vector-to-every-key-changes-nothing"),
+    source=f"{GITHUB}/tenstorrent/tt-metal/issues/12661",
+)
+class NoMaximum(Dense):
+    def peak(self, scores: torch.Tensor) -> torch.Tensor:
+        return torch.zeros_like(scores[..., :1])
+
+
+@mistake(
+    "own-maximum-from-zero",
+    "the search for the maximum starts at zero",
+    kills=("output-equals-the-definition", "adding-a-vector-to-every-key-changes-nothing"),
+)
+class MaximumFromZero(Dense):
+    def peak(self, scores: torch.Tensor) -> torch.Tensor:
+        return super().peak(scores).clamp(min=0)
+
+
+@mistake(
+    "NUM-06",
+    "each half of a row is normalised by its own sum",
+    kills=("weights-sum-to-one", "output-lies-among-the-readable-values"),
+    source=f"{GITHUB}/flashinfer-ai/flashinfer/pull/3640",
+)
+class HalvesNormalised(Dense):
+    def softmax(self, scores: torch.Tensor, visible: torch.Tensor) -> torch.Tensor:
+        half = scores.shape[-1] // 2
+        parts = [
+            (scores[..., :half], visible[..., :half]),
+            (scores[..., half:], visible[..., half:]),
+        ]
+        return torch.cat([super(HalvesNormalised, self).softmax(*part) for part in parts], dim=-1)
+
+
+@mistake(
+    "own-exp-polynomial",
+    "the exponential is a polynomial of degree six",
+    kills=("identity-values-reveal-the-weights", "output-equals-the-definition"),
+)
+class PolynomialExponential(Dense):
+    def softmax(self, scores: torch.Tensor, visible: torch.Tensor) -> torch.Tensor:
+        x = (scores - self.peak(scores)).nan_to_num(neginf=-1e4).clamp(min=-8) / 4
+        series = 1 + x * (1 + x / 2 * (1 + x / 3 * (1 + x / 4 * (1 + x / 5 * (1 + x / 6)))))
+        weights = series**4 * visible
+        total = self.total(weights)
+        return weights / torch.where(total == 0, 1.0, total)
+
+
+@mistake(
+    "own-softmax-of-queries",
+    "softmax runs over the queries",
+    kills=("weights-sum-to-one", "output-equals-the-definition"),
+)
+class SoftmaxOfQueries(Dense):
+    def softmax(self, scores: torch.Tensor, visible: torch.Tensor) -> torch.Tensor:
+        return super().softmax(scores.mT, visible.mT).mT
+
+
+@mistake(
+    "own-softmax-of-heads",
+    "softmax runs over the heads",
+    kills=("weights-sum-to-one", "heads-are-independent"),
+)
+class SoftmaxOfHeads(Dense):
+    def softmax(self, scores: torch.Tensor, visible: torch.Tensor) -> torch.Tensor:
+        return super().softmax(scores.transpose(1, 3), visible.transpose(1, 3)).transpose(1, 3)
+
+
+@mistake(
+    "own-softmax-plus-one",
+    "one is added to the sum of a row",
+    kills=("weights-sum-to-one", "zero-query-gives-the-mean"),
+)
+class PlusOne(Dense):
+    def total(self, weights: torch.Tensor) -> torch.Tensor:
+        return super().total(weights) + 1
+
+
+@mistake(
+    "own-softmax-epsilon",
+    "an epsilon is added to the sum of a row",
+    kills=("weights-sum-to-one",),
+)
+class PlusEpsilon(Dense):
+    def total(self, weights: torch.Tensor) -> torch.Tensor:
+        return super().total(weights) + 1e-4
+
+
+@mistake(
+    "own-weights-smoothed",
+    "one percent of the weight is shared out evenly",
+    kills=("dominant-key-gives-its-value", "identity-values-reveal-the-weights"),
+)
+class SmoothedWeights(Dense):
+    def softmax(self, scores: torch.Tensor, visible: torch.Tensor) -> torch.Tensor:
+        count = visible.sum(-1, keepdim=True).clamp(min=1)
+        return 0.99 * super().softmax(scores, visible) + 0.01 * visible / count
+
+
+@mistake(
+    "own-weights-decay",
+    "weights decay along the keys",
+    kills=("order-of-keys-does-not-matter", "zero-query-gives-the-mean"),
+)
+class DecayingWeights(Dense):
+    def softmax(self, scores: torch.Tensor, visible: torch.Tensor) -> torch.Tensor:
+        place = torch.arange(scores.shape[-1], device=scores.device)
+        return super().softmax(scores - 0.02 * place, visible)
+
+
+@mistake(
+    "own-keys-last-dropped",
+    "the last key is never read",
+    kills=("output-equals-the-definition", "order-of-keys-does-not-matter"),
+)
+class LastKeyDropped(Dense):
+    def hide(self, scores: torch.Tensor, visible: torch.Tensor) -> torch.Tensor:
+        place = torch.arange(scores.shape[-1], device=scores.device)
+        return super().hide(scores, visible & ((place == 0) | (place < scores.shape[-1] - 1)))
+
+
+@mistake(
+    "own-keys-sorted",
+    "keys are sorted and their values stay where they are",
+    kills=("output-equals-the-definition", "order-of-keys-does-not-matter"),
+)
+class SortedKeys(Dense):
+    def scores(self, query: torch.Tensor, key: torch.Tensor, scale: float) -> torch.Tensor:
+        order = key[..., :1].argsort(dim=-2).expand_as(key)
+        return super().scores(query, key.gather(-2, order), scale)
+
+
+@mistake(
+    "own-keys-once",
+    "a key that repeats an earlier one is not read",
+    kills=("identity-values-reveal-the-weights", "output-equals-the-definition"),
+)
+class RepeatedKeysOnce(Dense):
+    def scores(self, query: torch.Tensor, key: torch.Tensor, scale: float) -> torch.Tensor:
+        same = (key[..., :, None, :] == key[..., None, :, :]).all(-1)
+        again = same.tril(-1).any(-1)
+        return super().scores(query, key, scale).masked_fill(again[..., None, :], -torch.inf)
+
+
+@mistake(
+    "own-keys-count",
+    "weights are multiplied by the number of keys over 1 plus that number",
+    kills=("repeating-every-key-changes-nothing", "weights-sum-to-one"),
+)
+class CountedKeys(Dense):
+    def mix(self, weights: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        keys = value.shape[-2]
+        return super().mix(weights * (keys / (keys + 1)), value)
+
+
+@mistake(
+    "own-output-element",
+    "the last element of the output is never written",
+    kills=("output-equals-the-definition", "weights-sum-to-one"),
+)
+class ElementForgotten(Dense):
+    def finish(self, out: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        out = super().finish(out, value)
+        if out.numel():
+            out.view(-1)[-1] = 0
+        return out
+
+
+@mistake(
+    "own-values-relu",
+    "negative values are cut off at zero",
+    kills=("output-is-linear-in-the-values", "output-equals-the-definition"),
+)
+class ClippedValues(Dense):
+    def mix(self, weights: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        return super().mix(weights, value.relu())
+
+
+@mistake(
+    "own-values-clipped",
+    "values are clipped to [-4, 4]",
+    kills=("output-is-linear-in-the-values", "output-equals-the-definition"),
+)
+class ValuesClipped(Dense):
+    def mix(self, weights: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        return super().mix(weights, value.clamp(-4, 4))
+
+
+@mistake(
+    "own-values-narrow",
+    "only as many value channels as d_head are computed",
+    kills=("value-channels-are-independent",),
+)
+class ValueChannelsDropped(Dense):
+    def scores(self, query: torch.Tensor, key: torch.Tensor, scale: float) -> torch.Tensor:
+        self.width = query.shape[-1]
+        return super().scores(query, key, scale)
+
+    def mix(self, weights: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        out = super().mix(weights, value)
+        out[..., self.width :] = 0
+        return out
+
+
+@mistake(
+    "own-values-nan-spreads",
+    "a NaN in one channel of a value spoils the others",
+    kills=("value-channels-are-independent",),
+)
+class NaNSpreads(Dense):
+    def mix(self, weights: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        return super().mix(weights, value + 0 * value.sum(-1, keepdim=True))
+
+
+@mistake(
+    "TIL-05",
+    "without keys zero is divided by zero",
+    kills=("lengths-zero-and-one",),
+    source=f"{GITHUB}/Dao-AILab/flash-attention/pull/1155",
+)
+class NoKeys(Dense):
+    def mix(self, weights: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        out = super().mix(weights, value)
+        return out if value.shape[-2] else out / value.shape[-2]

@@ -1,0 +1,69 @@
+"""A correct attention a tile of keys at a time, as fused kernels do it, in overridable steps."""
+
+from typing import Any
+
+import torch
+
+from attnspec.conformance.mutants.dense import Dense
+
+
+class Tiled(Dense):
+    """Online softmax: a running maximum, sum and output, put right whenever the maximum grows."""
+
+    tile = 16
+
+    def __call__(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        attn_mask: torch.Tensor | None = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        scale: float | None = None,
+        enable_gqa: bool = False,
+    ) -> Any:
+        wide = torch.float64 if query.dtype == torch.float64 else torch.float32
+        q, k, v = query.to(wide), key.to(wide), value.to(wide)
+        k, v = self.share_heads(k, q.shape[1]), self.share_heads(v, q.shape[1])
+        batch, heads, queries, _ = q.shape
+        everything = q.new_zeros(batch, heads, queries, k.shape[2])
+        visible, bias = self.mask(attn_mask, is_causal, everything)
+        factor = self.scale(q, v, scale)
+
+        peak = q.new_full((batch, heads, queries, 1), -torch.inf)
+        total, out = torch.zeros_like(peak), q.new_zeros(batch, heads, queries, v.shape[-1])
+        for number, start in enumerate(range(0, k.shape[2], self.tile)):
+            part = slice(start, start + self.tile)
+            scores = self.scores(q, k[:, :, part], self.tile_scale(factor, number))
+            if bias is not None:
+                full = bias.expand_as(everything)
+                scores = self.add_bias(scores, full[..., part])
+            scores = self.hide(scores, visible[..., part])
+            grown = self.grow(peak, scores)
+            safe = torch.where(grown == -torch.inf, 0.0, grown)
+            weights, shrink = torch.exp(scores - safe), torch.exp(peak - safe)
+            total = self.shrink_total(total, shrink) + self.tile_total(weights)
+            out = self.shrink_out(out, shrink) + self.mix(weights, v[:, :, part])
+            peak = grown
+        return self.finish(out / torch.where(total == 0, 1.0, total), value)
+
+    def tile_scale(self, scale: float, number: int) -> float:
+        """Every tile has the same scale."""
+        return scale
+
+    def grow(self, peak: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        """The largest score so far."""
+        return torch.maximum(peak, scores.amax(-1, keepdim=True))
+
+    def tile_total(self, weights: torch.Tensor) -> torch.Tensor:
+        """The sum of one tile's weights."""
+        return weights.sum(-1, keepdim=True)
+
+    def shrink_total(self, total: torch.Tensor, shrink: torch.Tensor) -> torch.Tensor:
+        """The sum so far, measured against the new maximum."""
+        return total * shrink
+
+    def shrink_out(self, out: torch.Tensor, shrink: torch.Tensor) -> torch.Tensor:
+        """The output so far, measured against the new maximum."""
+        return out * shrink
