@@ -1,0 +1,121 @@
+"""Every check of the project, one session each; bare `nox` runs what the CI runs.
+
+Every session installs under `constraints.txt`, so that a run can be repeated. Environments are kept
+and brought up to date by the next run; arguments after `--` go to the tool.
+"""
+
+import shutil
+import zipfile
+from pathlib import Path
+
+import nox
+
+nox.needs_version = ">=2025.5.1"
+nox.options.default_venv_backend = "virtualenv"  # pip finds local wheels of torch by its settings
+nox.options.reuse_venv = "yes"
+nox.options.sessions = ["conformance", "tests", "lint", "types", "docs", "package"]
+
+ROOT = Path(__file__).parent
+PROJECT = nox.project.load_toml("pyproject.toml")
+SETUPTOOLS = PROJECT["tool"]["setuptools"]
+DOCS = ROOT / "docs"
+BUILT = DOCS / "_build"
+
+
+def group(name: str) -> list[str]:
+    """The requirements of a dependency group of pyproject.toml."""
+    return list(nox.project.dependency_groups(PROJECT, name))
+
+
+def install(session: nox.Session, *what: str) -> None:
+    """Install under the pinned versions; modules are compiled when they are first imported."""
+    session.install("-c", str(ROOT / "constraints.txt"), "--no-compile", *what)
+
+
+@nox.session
+def conformance(session: nox.Session) -> None:
+    """Hold implementations to the specification: all of them, or those named after `--`."""
+    install(session, "-e", ".[gpt2]")
+    session.run("attnspec", "check", *session.posargs)
+
+
+@nox.session
+def tests(session: nox.Session) -> None:
+    """Test the project itself."""
+    install(session, "-e", ".[gpt2]", *group("tests"))
+    session.run("pytest", "-n", "2", *session.posargs)
+
+
+@nox.session
+def lint(session: nox.Session) -> None:
+    """Check style and formatting."""
+    install(session, *group("lint"))
+    session.run("ruff", "check", *session.posargs)
+    session.run("ruff", "format", "--check", "--diff")
+
+
+@nox.session
+def types(session: nox.Session) -> None:
+    """Check the types of the installed package."""
+    # Type checkers run no import hook: a strict editable install is a tree of links that they read.
+    strict = "--config-settings=editable_mode=strict"
+    install(session, "-e", ".[gpt2]", strict, *group("types"))
+    session.run("mypy", "-p", "attnspec", *session.posargs)
+
+
+@nox.session
+def docs(session: nox.Session) -> None:
+    """Build the pages, warnings being errors, and run their examples; see docs/_build/html."""
+    install(session, "-e", ".[gpt2]", *group("docs"))
+    for builder in ("html", "doctest"):
+        options = ["-W", "-n", "--keep-going", "-q", "-b", builder, "-d", str(BUILT / "doctrees")]
+        session.run("sphinx-build", *options, *session.posargs, str(DOCS), str(BUILT / builder))
+
+
+@nox.session(reuse_venv=False)
+def package(session: nox.Session) -> None:
+    """Build sdist and wheel, and prove the wheel whole, alone under its name, and usable."""
+    dist = Path(session.create_tmp(), "dist").resolve()
+    shutil.rmtree(dist, ignore_errors=True)
+    install(session, *group("package"))
+    session.run("python", "-m", "build", "--outdir", str(dist), silent=True)
+    (wheel,) = dist.glob("*.whl")
+    compare_names(session, wheel)
+    install(session, str(wheel))
+    outside = Path(session.create_tmp(), "elsewhere")
+    outside.mkdir(exist_ok=True)
+    with session.chdir(outside):
+        session.run("attnspec", "--help", silent=True)
+        session.run("python", "-P", "-c", "import attnspec; print('attnspec', attnspec.__version__)")
+
+
+def compare_names(session: nox.Session, wheel: Path) -> None:
+    """Fail where a file of the packages is not in the wheel, or a top-level name is not ours."""
+    names = set(zipfile.ZipFile(wheel).namelist())
+    tops = {name.split("/")[0] for name in names}
+    foreign = sorted(top for top in tops if top != "attnspec" and not top.endswith(".dist-info"))
+    if foreign:
+        session.error(f"{wheel.name} installs {', '.join(foreign)} beside attnspec")
+    expected = {
+        f"{prefix.replace('.', '/')}/{path.relative_to(folder).as_posix()}"
+        for prefix, folder in SETUPTOOLS["package-dir"].items()
+        for pattern in ("*.py", *SETUPTOOLS["package-data"]["*"])
+        for path in Path(folder).rglob(pattern)
+    }
+    if missing := sorted(expected - names):
+        session.error(f"{wheel.name} lacks {', '.join(missing)}")
+    session.log(f"{wheel.name}: {len(expected)} files, one name")
+
+
+@nox.session(default=False)
+def bench(session: nox.Session) -> None:
+    """Print time per implementation, and the share that is spent outside of it."""
+    install(session, "-e", ".[gpt2]")
+    session.run("python", "-m", "attnspec.conformance.bench", *session.posargs)
+
+
+@nox.session(default=False)
+def soundness(session: nox.Session) -> None:
+    """Measure how close correct arithmetic comes to the error bound, and that it stays within."""
+    install(session, "-e", ".[gpt2]")
+    session.run("python", "-m", "attnspec.conformance.soundness", *session.posargs)
