@@ -114,14 +114,16 @@ def _row(
     if any(math.isnan(logit) or logit == math.inf for logit in everything):
         return [math.nan] * d_value, math.nan
     peak = max(everything)
-    if peak == -math.inf:
-        return [0.0] * d_value, -math.inf
+    if peak == -math.inf:  # every logit is: an infinite key, and no weight to share out
+        peak = 0.0
     masses = [math.exp(logit - peak) for logit in everything]
     denominator = total(masses)
     mixed = [
-        total(map(_weighted, masses, column)) / denominator for column in zip(*read, strict=True)
+        total(map(_weighted, masses, column)) / (denominator or 1.0)
+        for column in zip(*read, strict=True)
     ]
-    return mixed or [0.0] * d_value, peak + math.log(denominator)
+    lse = peak + math.log(denominator) if denominator else -math.inf
+    return mixed or [0.0] * d_value, lse
 
 
 def _weighted(mass: float, number: float) -> float:
