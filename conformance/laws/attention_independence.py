@@ -43,7 +43,7 @@ def law_batch_elements_are_independent(subject: Subject, case: Case) -> None:
     others = torch.arange(case.batch, device=call.query.device) != kept
     out = subject.call(call)
     expected = subject.judge(call, out, "wrong in a batch")
-    evident(expected)
+    evident(call, expected)
     tried = [(_replaced(case, call, others, others, dim=0, nan=nan), kept) for nan in (False, True)]
     if subject.refuses(case.but(batch=1)) is None:
         tried.append((_alone(call, kept), 0))
@@ -79,7 +79,7 @@ def law_heads_are_independent(subject: Subject, case: Case) -> None:
     group = kept // (case.heads // case.kv_heads)
     groups = torch.arange(case.kv_heads, device=call.query.device) != group
     expected = subject.judge(call, subject.call(call), "wrong with several heads")
-    evident(expected)
+    evident(call, expected)
     for nan in (False, True):
         again = subject.call(_replaced(case, call, heads, groups, dim=1, nan=nan))
         check_close(

@@ -1,6 +1,7 @@
 """The laws of ATT: right attention passes them, each planted bug is caught by those it names."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -15,7 +16,7 @@ from attnspec.conformance.laws.attention_sides import evident, grid, readable
 from attnspec.conformance.mutants.dense import ALL_DTYPES, Dense, dense
 from attnspec.conformance.mutants.registry import Mutant, planted
 from attnspec.conformance.mutants.tiled import Tiled
-from attnspec.conformance.oracle import Expected
+from attnspec.conformance.oracle import Expected, expect
 from attnspec.conformance.subject import Subject
 from attnspec.conformance.tally import NotClaimed
 from attnspec.conformance.violation import Violation
@@ -28,8 +29,9 @@ from attnspec.spec import (
     MaskPattern,
     MaskShape,
     Values,
-    clauses,
+    chapter_text,
 )
+from attnspec.spec.clauses import parse
 
 F32 = torch.float32
 LAWS = {name: law for name, law in registered().items() if law.clauses[0].startswith("ATT-")}
@@ -105,7 +107,7 @@ def test_every_law_kills_a_mutant() -> None:
 
 
 def test_chapter_and_laws_name_each_other() -> None:
-    chapter = [each for each in clauses().values() if each.family == "ATT"]
+    chapter = parse("attention", chapter_text("attention"))
     named = {law: each.id for each in chapter for law in each.held_by}
     assert named == {law.check.__name__: law.clauses[0] for law in LAWS.values()}
 
@@ -156,10 +158,16 @@ def test_readable_keys_are_those_of_the_reference(
 
 
 def test_a_bound_as_wide_as_the_output_is_no_evidence() -> None:
-    out = torch.tensor([[[[2.0, -4.0]]]], dtype=torch.float64)
-    narrow, wide = torch.full_like(out, 1.9), torch.full_like(out, 2.1)
-    evident(Expected(out=out, bound=narrow, may_be_nan=None))
-    evident(Expected(out=torch.zeros_like(out), bound=narrow, may_be_nan=None))
-    for bound in (wide, torch.full_like(out, torch.inf)):
+    call = draw(Case(d_value=2))
+    expected = expect(call, BASES["dense"].profile)
+    largest = expected.out.abs().max()
+
+    def with_bound(fraction: float) -> Expected:
+        return replace(expected, bound=(fraction * largest).expand(expected.out.shape))
+
+    evident(call, expected)
+    evident(call, with_bound(0.4))
+    evident(call, replace(with_bound(0.4), out=torch.zeros_like(expected.out)))
+    for fraction in (0.6, math.inf):
         with pytest.raises(NotClaimed, match="as large as the output"):
-            evident(Expected(out=out, bound=bound, may_be_nan=None))
+            evident(call, expected, with_bound(fraction))
