@@ -1,10 +1,47 @@
-"""The error bound: how far from the exact result a conforming implementation may be, per element.
+r"""The error bound of attention: how far from the exact result a conforming implementation may be.
 
-Worst case, from the data of the call, for the rounding that an implementation declares. Symbols
-are those of chapter NUM; everything here is computed in float64 from the inputs as stored.
+For every element, |out - O| ≤ bound, in the worst case: for any order of summation, tiling,
+splitting and rescaling, with every rounding that the declared level permits and no other. No
+constant is fitted, nothing is averaged. Scores and weights p, their errors h and H, and the units u
+are derived in `attnspec.conformance.bounds_scores` and `attnspec.conformance.roundoff`.
 
-Unit roundoffs: u of the accumulator, u_o of the storage type, u_p of the type in which the
-weights meet the values (the storage type). gamma(n) = n·u / (1 − n·u) bounds n roundings.
+    O_ic = Σ_j p_ij v_jc        lse_i = m_i + ln l_i        T keys, g = γ_{2T+16}
+
+**Logits.** Weights that err by relative η_j, |η_j| ≤ h_j, in numerator and denominator alike, give
+O + Σ_j p_j (η_j - η̄) v_j / (1 + η̄) with η̄ = Σ p η. The numerator is Σ_j p_j η_j (v_j - O), so only
+the spread of V about O feels them. The sink counts as a key whose value is zero.
+
+    spread = min( Σ p h|v| + H|O| ,  √(Σ p h²) √(Σ p (v - O)²) ) / (1 - H)
+    spread ≤ max(vmax - O, O - vmin)           over readable values: O is a convex combination
+
+and the last replaces the first where H is 1/4 or more. A value that a row may not read does not
+appear.
+
+**Weights meet values.** Σ_j p̂_j|v_j| ≤ N = Σ_j (p_j + dp_j)|v_j|, and ≤ max|v|. Each weight is
+rounded to the storage type, each product and sum to the accumulator, and what underflows is lost:
+
+    product = ((1 + u_p)(1 + g) - 1) N + n f Σ_j |v_j|     n = 1; eager 3: exp, sum, quotient
+
+**Row sum and division.** The sum errs by g, at levels rowsum and eager by (1 + g)(1 + u_l) - 1 and
+T f since its terms are rounded; call that L. Dividing by it gives L/(1 - L) of everything so far:
+
+    body = spread + product + L/(1 - L) (|O| + spread + product)
+
+**Output.** body + u_o (|O| + body) + f.
+
+**Log-sum-exp.** The logits move it by -ln(1 - H), and by no more than the largest exponent error;
+the sum by -ln(1 - L); one logarithm of at most ln(T + 1), and m, lse and a change of base are
+rounded:
+
+    min(-ln(1 - H), max_j e_j) - ln(1 - L) + LOG_ERROR u ln(T + 1) + θ_6(u)(|m| + |lse|)
+
+It is given in the accumulator's type; at level eager it may be stored, u_s(|lse| + …).
+
+**Empty rows.** A row that reads nothing gives zero up to f, log-sum-exp -∞ exactly. Under the
+profile that gives the mean over all keys, its bound is that of equal weights.
+
+**Range.** Where nothing is promised (scores out of range; or Σ|v| over the readable keys beyond a
+quarter of the accumulator's range, since unnormalised sums may overflow) the bound is infinite.
 """
 
 import math
@@ -13,208 +50,145 @@ from dataclasses import dataclass
 import torch
 from jaxtyping import Bool, Float64
 
-from attnspec.spec import Rounding, RoundingLevel
+from attnspec.conformance.bounds_scores import PerRow, Weights
+from attnspec.conformance.roundoff import LOG_ERROR, Roundoff, inverse, theta
 
-UNIT = {
-    torch.float64: 2.0**-53,
-    torch.float32: 2.0**-24,
-    torch.float16: 2.0**-11,
-    torch.bfloat16: 2.0**-8,
-}
-"""The unit roundoff of each storage type: half the distance from 1 to the next number."""
+Mixed = Float64[torch.Tensor, "batch heads rows d_value"]
 
-FLOOR = {
-    torch.float64: 2.0**-1018,
-    torch.float32: 2.0**-122,
-    torch.bfloat16: 2.0**-122,
-    torch.float16: 2.0**-25,
-}
-"""What underflow may cost: flush to zero, and an exp that flushes a little early, are allowed;
-float16 must underflow gradually, so half its smallest subnormal number."""
+CAPPED_FROM = 0.25
+"""From this H on, the range of the readable values is worth its price."""
+
+LEAST = 1e-300
+"""Weights below this are lost in float64."""
+
+AT_ONCE = 2**22
+"""How many numbers are held at once while ranges are formed."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Model:
-    """The roundings that a level permits, as numbers."""
-
-    u: float
-    u_o: float
-    u_p: float
-    u_q: float
-    u_s: float
-    u_l: float
-    exp_error: float
-    tanh_error: float
-    floor: float
-    largest: float
-
-    def gamma(self, n: int) -> float:
-        """The relative error of n roundings one after another."""
-        return n * self.u / (1 - n * self.u) if n * self.u < 0.5 else math.inf
-
-
-def model(dtype: torch.dtype, rounding: Rounding) -> Model:
-    """The numbers behind a declared rounding for one storage type."""
-    storage = UNIT[dtype]
-    accumulator = torch.float64 if dtype == torch.float64 else torch.float32
-    prescaled = rounding.level in (RoundingLevel.PRESCALED, RoundingLevel.EAGER)
-    eager = rounding.level is RoundingLevel.EAGER
-    rowsum = rounding.level in (RoundingLevel.ROWSUM, RoundingLevel.EAGER)
-    return Model(
-        u=rounding.accumulator or UNIT[accumulator],
-        u_o=storage,
-        u_p=storage,
-        u_q=storage if prescaled else 0.0,
-        u_s=storage if eager else 0.0,
-        u_l=storage if rowsum else 0.0,
-        exp_error=rounding.exp_error,
-        tanh_error=rounding.tanh_error,
-        floor=FLOOR[dtype],
-        largest=torch.finfo(dtype if eager else accumulator).max,
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Scores:
-    """What the bound needs to know of the scores of a call, all (batch, heads, queries, keys).
+class ForwardBound:
+    """The forward bound of some rows.
 
     Attributes:
-        products: A, the sum of |q||k| times |scale|; 0 where unreadable.
-        capped: |score| before the bias.
-        scaled: |score| before the cap.
-        bias: |bias| from the mask plus |bias| from ALiBi.
-        logits: the final scores; minus infinity where unreadable.
-        visible: true where readable.
+        O: the exact output, zero in a row that reads nothing.
+        O_bound: its bound.
+        lse_bound: the bound of the log-sum-exp.
+        lse_roundings: the part of it that the logits do not cause.
     """
 
-    products: Float64[torch.Tensor, "batch heads queries keys"]
-    scaled: Float64[torch.Tensor, "batch heads queries keys"]
-    capped: Float64[torch.Tensor, "batch heads queries keys"] | None
-    bias: Float64[torch.Tensor, "..."] | None
-    logits: Float64[torch.Tensor, "batch heads queries keys"]
-    visible: Bool[torch.Tensor, "batch heads queries keys"]
+    O: Mixed  # noqa: E741
+    O_bound: Mixed
+    lse_bound: PerRow
+    lse_roundings: PerRow
 
 
-def forward(
-    scores: Scores,
-    value: Float64[torch.Tensor, "batch heads keys d_value"],
-    sinks: Float64[torch.Tensor, " heads"] | None,
-    out: Float64[torch.Tensor, "batch heads queries d_value"],
-    d_head: int,
-    m: Model,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Bound the error of each output element and of each log-sum-exp.
+def forward_bound(
+    weights: Weights, value: Float64[torch.Tensor, "batch heads keys d_value"], r: Roundoff
+) -> ForwardBound:
+    """Bound the output and the log-sum-exp (the derivation is at the top of this file).
 
-    The exponent of weight p_j errs by at most
-
-        e_j = gamma(d+4) A_j + u_q A_j + u_s (2 A_j + |t_j|) + cap_j + u (3 |b_j| + 4 (|s_j| + |m|))
-
-    from the products, their rounding where the level stores them, the cap, the bias (a product
-    and two sums) and the subtraction of the maximum m. tanh has slope at most 1, so the error of
-    its argument passes unmagnified:  cap_j = 4u |t_j| + (tanh_error + 4) u |y_j|, and at level
-    eager the three stored results t/c, tanh, c·tanh add  u_s (|t_j| + 2 |y_j|).
-
-    So exp errs relatively by  h_j = expm1(e_j) + exp_error·u,  its row mean is  H = Σ p_j h_j,
-    and with  g = gamma(2 keys + 16)  for sums in any order, tiles and rescaling,
-
-        |Ô − O| ≤ spread + ((1+u_p)(1+g) − 1) Σ (p_j + dp_j)|v_j| + (g + u_l)(|O| + spread)
-                  + f Σ |v_j|,   then   x + u_o (|O| + x) + f.
-
-    dp_j = p_j (h_j + H)/(1 − H). An error in a weight enters numerator and denominator alike, so
-    only the spread of the values about O feels it:
-
-        spread = min(Σ p h |v| + H |O|,  √(Σ p h²) √(Σ p (v − O)²)) / (1 − H),
-
-    the second by Cauchy and Schwarz. Where H ≥ 1/2 nothing better is known than that O is a
-    convex combination: spread = max(v_max − O, O − v_min). A sink is one more key of value 0.
-    The log-sum-exp is m + ln Σ e^(s−m), and the sum errs relatively by at most
-    E = (1 + H)(1 + g)(1 + u_l) − 1:   −ln(1 − E) + 4u (|m| + |ln Σ| + 1) + u_o |lse|.
-
-    Source:
-        The calculus of gamma(n): Higham 2002, section 3.1; shifted softmax: Blanchard,
-        Higham and Higham 2021.
+    Args:
+        weights: of some rows.
+        value: finite; a value that is not has been replaced by zero.
+        r: what may be rounded.
     """
-    keys = scores.logits.shape[-1]
-    columns = [scores.logits]
-    exponents = [_exponent_error(scores, sinks, d_head, m)]
-    if sinks is not None:
-        sink = sinks[:, None, None].expand(*scores.logits.shape[:-1], 1)
-        peak = _peak(scores.logits, sinks)
-        columns.append(sink)
-        exponents.append(m.u * 4 * (sink.abs() + peak.abs()) + m.u_s * sink.abs())
-        value = torch.cat([value, torch.zeros_like(value[..., :1, :])], dim=-2)
-    logits, exponent = torch.cat(columns, dim=-1), torch.cat(exponents, dim=-1)
-    live = logits != -torch.inf
-    peak = _peak(scores.logits, sinks)
-    p = torch.exp(logits - peak)
-    total = p.sum(-1, keepdim=True)
-    p = torch.where(total > 0, p / torch.where(total > 0, total, 1.0), 0.0)
-
-    h = torch.where(live, torch.expm1(exponent.clamp(max=700)) + m.exp_error * m.u, 0.0)
-    ph = p * h
-    mean_h = ph.sum(-1, keepdim=True)
-    room = torch.where(mean_h < 0.5, 1 / (1 - mean_h.clamp(max=0.5)), torch.inf)
-    dp = torch.where(ph + p * mean_h > 0, (ph + p * mean_h) * room, 0.0).clamp(max=1.0)
-
-    g = m.gamma(2 * keys + 16)
+    keys, d_value = value.shape[-2:]
+    g = r.gamma(2 * keys + 16)
     size = value.abs()
-    variance = (p @ value**2 - out**2).clamp(min=0) + 1e-15 * (p @ value**2)
-    spread = torch.minimum(
-        (ph @ size + mean_h * out.abs()), ((ph * h).sum(-1, keepdim=True) * variance).sqrt()
+    mixed = weights.p @ torch.cat([value, size, value.square()], dim=-1)
+    O, N, squares = mixed.split(d_value, dim=-1)  # noqa: E741
+    floors = weights.readable.double() @ size
+
+    # LOGITS
+    H = weights.H
+    grown = weights.ph @ size
+    safe = 1 / (1 - H.clamp(max=CAPPED_FROM))
+    h_squares = (weights.ph.square() / weights.p.clamp(min=LEAST)).sum(-1, keepdim=True)
+    if weights.p_sink is not None and weights.ph_sink is not None:
+        h_squares = h_squares + weights.ph_sink.square() / weights.p_sink.clamp(min=LEAST)
+    variance = (squares - O.square()).clamp(min=0) + 1e-15 * squares
+    # where a weight vanishes in float64 but not in an implementation, the variance misses its value
+    is_lost = ((weights.p < LEAST) & (weights.ph > 1e-250)).any(-1, keepdim=True)
+    by_variance = torch.where(is_lost, math.inf, (h_squares * variance).sqrt())
+    spread = torch.minimum(grown + H * O.abs(), by_variance) * safe
+    N = (N + (grown + H * N)) * safe
+    is_loose = H >= CAPPED_FROM
+    if keys and bool(is_loose.any()):
+        lowest, highest = _ranges(weights, value, is_loose)
+        reach = torch.maximum(highest - O, O - lowest)
+        spread = torch.where(is_loose, reach, spread)
+        N = torch.where(is_loose, torch.maximum(highest, -lowest), N)
+
+    # PRODUCT, SUM, OUTPUT
+    product = ((1 + r.u_p) * (1 + g) - 1) * N + (3 if r.stores_scores else 1) * r.f * floors
+    L = (1 + g) * (1 + r.u_l) - 1
+    L_row = L + weights.reads * (r.f if r.u_l else r.f_u)
+    body = spread + product
+    body = body + _inverse(L_row) * (O.abs() + body)
+    bound = body + r.u_o * (O.abs() + body) + r.f
+    is_out = weights.overflows | (4 * floors > r.largest)
+    if r.stores_scores:
+        is_out = is_out | (weights.reads > r.largest_stored)
+    bound = torch.where(is_out, math.inf, bound)
+
+    # LOG-SUM-EXP
+    is_empty = weights.lse == -math.inf
+    lse_size = torch.where(is_empty, 0.0, weights.lse.abs())
+    sums = torch.where(L_row < 1, -torch.log1p(-L_row.clamp(max=0.5)), math.inf)
+    logarithm = LOG_ERROR * r.u * math.log(keys + 1)
+    roundings = sums + logarithm + theta(6, r.u) * (weights.peak + lse_size)
+    logits = torch.where(H < 1, -torch.log1p(-H.clamp(max=1 - 1e-15)), math.inf)
+    lse_bound = torch.minimum(logits, weights.worst) + roundings
+    lse_bound = lse_bound + r.u_s * (lse_size + lse_bound) + r.f_u
+    lse_bound = torch.where(is_empty, 0.0, lse_bound)
+    return ForwardBound(
+        O=O,
+        O_bound=bound,
+        lse_bound=torch.where(weights.overflows, math.inf, lse_bound),
+        lse_roundings=roundings,
     )
-    spread = torch.where(spread > 0, spread * room, 0.0)
-    if bool((mean_h > 0.05).any()):
-        spread = torch.minimum(spread, _convexity(value, live, out))
-    weights = ((1 + m.u_p) * (1 + g) - 1) * ((p + dp) @ size)
-    bound = spread + weights + (g + m.u_l) * (out.abs() + spread) + m.floor * (live.double() @ size)
-    bound = bound + m.u_o * (out.abs() + bound) + m.floor
-
-    lse = torch.where(total > 0, peak + torch.log(torch.where(total > 0, total, 1.0)), -torch.inf)
-    relative = (1 + mean_h) * (1 + g) * (1 + m.u_l) - 1
-    bound_lse = torch.where(relative < 1, -torch.log1p(-relative.clamp(max=1 - 1e-16)), torch.inf)
-    log_total = torch.log(torch.where(total > 0, total, 1.0)).abs()
-    bound_lse = bound_lse + 4 * m.u * (peak.abs() + log_total + 1) + m.u_o * lse.abs()
-    bound_lse = torch.where(total > 0, bound_lse, 0.0).squeeze(-1)
-
-    # Scores beyond the accumulator (at level eager: beyond the storage type) are out of range.
-    beyond = (scores.products > m.largest).any(-1)
-    bound = torch.where(beyond[..., None], torch.inf, bound)
-    return bound, torch.where(beyond, torch.inf, bound_lse)
 
 
-def _peak(logits: torch.Tensor, sinks: torch.Tensor | None) -> torch.Tensor:
-    """The largest logit of each row, 0 where there is none."""
-    rows = (*logits.shape[:-1], 1)
-    peak = logits.amax(-1, keepdim=True) if logits.shape[-1] else logits.new_full(rows, -torch.inf)
-    if sinks is not None:
-        peak = torch.maximum(peak, sinks[:, None, None])
-    return torch.where(peak == -torch.inf, 0.0, peak)
+def mean_bound(
+    value: Float64[torch.Tensor, "batch heads keys d_value"], r: Roundoff
+) -> Float64[torch.Tensor, "batch heads 1 d_value"]:
+    """The bound of an empty row under the profile `mean`: equal weights over all keys.
+
+    The exponents are all 0, so that h = H = exp(u) errors only; the rest is as for any row.
+    """
+    keys = value.shape[-2]
+    g = r.gamma(2 * keys + 16)
+    mean, N = value.mean(-2, keepdim=True), value.abs().mean(-2, keepdim=True)
+    h = min(math.expm1(r.exp * r.u * (1 + math.ceil(keys / 16)) + r.u_s), 0.5)
+    spread = 2 * h * N / (1 - h)
+    floors = 3 * r.f * keys * N
+    product = ((1 + r.u_p) * (1 + g) - 1) * N * (1 + h) / (1 - h) + floors
+    body = spread + product
+    body = body + inverse((1 + g) * (1 + r.u_l) - 1 + keys * r.f) * (mean.abs() + body)
+    return body + r.u_o * (mean.abs() + body) + r.f
 
 
-def _exponent_error(
-    scores: Scores, sinks: torch.Tensor | None, d_head: int, m: Model
-) -> torch.Tensor:
-    """The e of `forward`, 0 where unreadable."""
-    a, t = scores.products, scores.scaled
-    peak = _peak(scores.logits, sinks)
-    final = torch.where(scores.visible, scores.logits, 0.0).abs()
-    e = (m.gamma(d_head + 4) + m.u_q) * a + m.u_s * (2 * a + t)
-    if scores.capped is not None:
-        y = scores.capped
-        e = e + m.u * (4 * t + (m.tanh_error + 4) * y) + m.u_s * (t + 2 * y)
-    if scores.bias is not None:
-        e = e + (3 * m.u + 2 * m.u_s) * scores.bias
-    e = e + m.u * 4 * (final + peak.abs()) + m.u_s * final
-    return torch.where(scores.visible, e, 0.0)
+def _inverse(error: torch.Tensor) -> torch.Tensor:
+    """x/(1 - x), beyond any use from 1/2 on."""
+    return torch.where(error < 0.5, error / (1 - error.clamp(max=0.5)), 1e30)
 
 
-def _convexity(value: torch.Tensor, live: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
-    """How far a mean of readable values can be from O: one channel at a time, to save memory."""
-    far = [
-        torch.maximum(
-            torch.where(live, value[..., c][..., None, :], -torch.inf).amax(-1) - out[..., c],
-            out[..., c] - torch.where(live, value[..., c][..., None, :], torch.inf).amin(-1),
-        )
-        for c in range(value.shape[-1])
-    ]
-    return torch.stack(far, dim=-1).clamp(min=0) if far else torch.zeros_like(out)
+def _ranges(
+    weights: Weights,
+    value: Float64[torch.Tensor, "batch heads keys d_value"],
+    wanted: Bool[torch.Tensor, "batch heads rows 1"],
+) -> tuple[Mixed, Mixed]:
+    """The least and the greatest value that each wanted row may read, the sink's zero included."""
+    shape = (*weights.p.shape[:3], value.shape[-1])
+    lowest, highest = value.new_zeros(shape), value.new_zeros(shape)
+    batch, head, row = wanted[..., 0].nonzero(as_tuple=True)
+    step = max(1, AT_ONCE // max(1, value.shape[-2] * value.shape[-1]))
+    for start in range(0, len(row), step):
+        at = batch[start : start + step], head[start : start + step], row[start : start + step]
+        seen = weights.readable[at][..., None]
+        own = value[at[0], at[1]]
+        lowest[at] = torch.where(seen, own, math.inf).amin(-2)
+        highest[at] = torch.where(seen, own, -math.inf).amax(-2)
+    if weights.p_sink is not None:
+        lowest, highest = lowest.clamp(max=0), highest.clamp(min=0)
+    return lowest, highest

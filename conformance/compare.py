@@ -157,7 +157,9 @@ def _worst(
 
 
 def _nan(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.isnan() if tensor.is_floating_point() else torch.zeros_like(tensor, dtype=torch.bool)
+    return (
+        tensor.isnan() if tensor.is_floating_point() else torch.zeros_like(tensor, dtype=torch.bool)
+    )
 
 
 def _shape(tensor: torch.Tensor) -> tuple[int, ...]:

@@ -1,191 +1,305 @@
-"""The oracle: what a call must give, in float64 on the inputs as stored, and how nearly."""
+"""The oracle: what a call must return, in float64 on the exact stored inputs, and how exactly."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
-import numpy as np
 import torch
-from jaxtyping import Bool, Float64
+from jaxtyping import Bool, Float64, Int
 
-from attnspec.conformance.bounds import Scores, forward, model
+from attnspec.conformance.bounds import forward_bound, mean_bound
+from attnspec.conformance.bounds_scores import Weights, weights
 from attnspec.conformance.call import Call
-from attnspec.reference.heads import repeat_kv
-from attnspec.reference.implementation import scaled_dot_product_attention
-from attnspec.reference.masks import alibi, visible_keys
+from attnspec.conformance.roundoff import Roundoff
+from attnspec.conformance.rows import Rows, rows_of
+from attnspec.reference.attention import attention
 from attnspec.reference.numpy_attention import numpy_attention
-from attnspec.spec import MaskedNonfinite, Profile
+from attnspec.spec import EmptyRow, MaskedNonfinite, Profile
+
+SCORES_AT_ONCE = 2**21
+"""How many scores are held at once; longer calls are taken a run of rows at a time."""
+
+SCORES_KEPT = 2**24
+"""Up to how many scores `visible` and `weights` are given."""
+
+Definition = Callable[[Rows, Call, Profile, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Expected:
-    """What a call must give.
+    """What a call must return.
 
     Attributes:
-        out: the exact output; NaN where it must be NaN.
-        bound: the largest distance from it that the profile allows; infinity where the call is
-            out of range.
+        out: the exact output.
+        bound: the largest distance allowed; infinite where nothing is promised.
         lse: the exact log-sum-exp.
-        lse_bound: likewise its bound.
-        visible: true where a query may read a key.
-        may_be_nan: true where the profile allows NaN beside the exact value; `None`: nowhere.
+        lse_bound: its bound.
+        may_be_nan: where NaN is allowed beside the expected value; `None` where nowhere.
+        lse_may_be_nan: likewise of the log-sum-exp.
+        visible: which keys each row reads; `None` for a call too long to say.
+        weights: the exact weights; `None` for a call too long to say.
     """
 
-    out: Float64[torch.Tensor, "batch heads queries d_value"]
-    bound: Float64[torch.Tensor, "batch heads queries d_value"]
-    lse: Float64[torch.Tensor, "batch heads queries"]
-    lse_bound: Float64[torch.Tensor, "batch heads queries"]
-    visible: Bool[torch.Tensor, "batch heads queries keys"]
-    may_be_nan: Bool[torch.Tensor, "batch heads queries d_value"] | None
+    out: Float64[torch.Tensor, "batch heads rows d_value"]
+    bound: Float64[torch.Tensor, "batch heads rows d_value"]
+    lse: Float64[torch.Tensor, "batch heads rows"]
+    lse_bound: Float64[torch.Tensor, "batch heads rows"]
+    may_be_nan: Bool[torch.Tensor, "batch heads rows d_value"] | None = None
+    lse_may_be_nan: Bool[torch.Tensor, "batch heads rows"] | None = None
+    visible: Bool[torch.Tensor, "batch heads rows keys"] | None = None
+    weights: Float64[torch.Tensor, "batch heads rows keys"] | None = None
 
 
-def expect(call: Call, profile: Profile) -> Expected:
-    """What a call must give, by the reference."""
-    out, lse = scaled_dot_product_attention(
-        call.query.detach().double(),
-        call.key.detach().double(),
-        call.value.detach().double(),
-        **_options(call),
-        enable_gqa=call.enable_gqa,
-        causal_alignment=profile.causal_alignment,
-        empty_row=profile.empty_row,
-        return_lse=True,
-    )
-    return _bounded(call, profile, out, lse)
+def expect(
+    call: Call,
+    profile: Profile,
+    *,
+    with_bound: bool = True,
+    rows: Int[torch.Tensor, " rows"] | None = None,
+) -> Expected:
+    """Say what a call must return, by the reference in float64.
+
+    Args:
+        call: without dropout.
+        profile: what the implementation declares.
+        with_bound: false saves the time of the bound, which is then zero.
+        rows: judge only these queries, so that any length fits in memory; `None` is all of them.
+
+    Raises:
+        ValueError: for a call with dropout, whose result is random.
+    """
+    return _expect(_reference, call, profile, with_bound, rows)
 
 
-def expect_numpy(call: Call, profile: Profile) -> Expected:
-    """What a call must give, by the scalar definition: it judges the reference itself."""
+def expect_numpy(
+    call: Call,
+    profile: Profile,
+    *,
+    with_bound: bool = True,
+    rows: Int[torch.Tensor, " rows"] | None = None,
+) -> Expected:
+    """Say the same by the scalar definition, which shares nothing with the reference.
 
-    def array(tensor: torch.Tensor | None) -> np.ndarray | None:
-        if tensor is None:
+    Args:
+        call: without dropout, and small.
+        profile: what the implementation declares.
+        with_bound: false saves the time of the bound, which is then zero.
+        rows: judge only these queries; `None` is all of them.
+
+    Raises:
+        ValueError: for a call with dropout, whose result is random.
+    """
+    whole = _scalar(call, profile)
+
+    def chosen(_: Rows, call: Call, profile: Profile, at: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return whole[0][:, :, at], whole[1][:, :, at]
+
+    return _expect(chosen, call, profile, with_bound, rows)
+
+
+def _expect(
+    definition: Definition,
+    call: Call,
+    profile: Profile,
+    with_bound: bool,
+    rows: torch.Tensor | None,
+) -> Expected:
+    if call.dropout_p > 0:
+        raise ValueError("a call with dropout has no single expected result")
+    if rows is None:
+        rows = torch.arange(call.query.shape[2])
+    rows = rows.to(call.query.device)
+    per_row = max(1, call.query.shape[0] * call.query.shape[1] * call.key.shape[2])
+    keeps = per_row * len(rows) <= SCORES_KEPT
+    with torch.no_grad():
+        parts = [
+            _judge(definition, call, profile, with_bound, keeps, some)
+            for some in rows.split(max(1, SCORES_AT_ONCE // per_row)) or (rows,)
+        ]
+    return parts[0] if len(parts) == 1 else _joined(parts)
+
+
+def _joined(parts: list[Expected]) -> Expected:
+    """Put runs of rows together; where one part says nothing of NaN, NaN is not allowed."""
+
+    def join(name: str, like: str) -> torch.Tensor | None:
+        each = [getattr(part, name) for part in parts]
+        if all(one is None for one in each):
             return None
-        tensor = tensor.detach().cpu()
-        return (tensor if tensor.dtype == torch.bool else tensor.double()).numpy()
+        shapes = [getattr(part, like) for part in parts]
+        filled = [
+            torch.zeros_like(shape, dtype=torch.bool) if one is None else one
+            for one, shape in zip(each, shapes, strict=True)
+        ]
+        return torch.cat(filled, dim=2)
 
-    options = {name: array(each) for name, each in call.tensors.items()}
-    query, key, value = (options.pop(name) for name in ("query", "key", "value"))
-    out, lse = numpy_attention(
-        query,
-        key,
-        value,
-        **options,
-        is_causal=call.is_causal,
-        scale=call.scale,
-        window=call.window,
-        softcap=call.softcap,
-        causal_alignment=profile.causal_alignment,
-        empty_row=profile.empty_row,
+    return Expected(
+        out=torch.cat([part.out for part in parts], dim=2),
+        bound=torch.cat([part.bound for part in parts], dim=2),
+        lse=torch.cat([part.lse for part in parts], dim=2),
+        lse_bound=torch.cat([part.lse_bound for part in parts], dim=2),
+        may_be_nan=join("may_be_nan", "out"),
+        lse_may_be_nan=join("lse_may_be_nan", "lse"),
+        visible=join("visible", "visible"),
+        weights=join("weights", "weights"),
     )
-    device = call.query.device
-    return _bounded(call, profile, torch.tensor(out, device=device), torch.tensor(lse, device=device))
 
 
-def _options(call: Call) -> dict[str, object]:
-    """The arguments of the reference, in float64."""
-
-    def wide(tensor: torch.Tensor | None) -> torch.Tensor | None:
-        if tensor is None or tensor.dtype == torch.bool:
-            return tensor
-        return tensor.detach().double()
-
-    return {
-        "attn_mask": wide(call.attn_mask),
-        "is_causal": call.is_causal,
-        "scale": call.scale,
-        "window": call.window,
-        "softcap": call.softcap,
-        "sinks": wide(call.sinks),
-        "alibi_slopes": wide(call.alibi_slopes),
-    }
-
-
-def _bounded(call: Call, profile: Profile, out: torch.Tensor, lse: torch.Tensor) -> Expected:
-    """Put the bound beside an exact result."""
-    heads = call.query.shape[1]
-    query = call.query.detach().double()
-    key = repeat_kv(call.key.detach().double(), heads)
-    value = repeat_kv(call.value.detach().double(), heads)
-    scores = _scores(call, profile, query, key)
-    m = model(call.value.dtype, profile.rounding)
-    sinks = None if call.sinks is None else call.sinks.detach().double()
-    finite = value.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
-    settled = torch.where(out.isfinite(), out, 0.0)
-    bound, lse_bound = forward(scores, finite, sinks, settled, query.shape[-1], m)
+def _judge(
+    definition: Definition,
+    call: Call,
+    profile: Profile,
+    with_bound: bool,
+    keeps: bool,
+    at: torch.Tensor,
+) -> Expected:
+    """Expect one run of rows."""
+    rows = rows_of(call, profile, at)
+    out, lse = definition(rows, call, profile, at)
+    shape = (*out.shape[:3], call.key.shape[2])
+    kept = {"visible": rows.visible.expand(shape).clone()} if keeps else {}
+    if not with_bound:
+        return Expected(
+            out=out, bound=torch.zeros_like(out), lse=lse, lse_bound=torch.zeros_like(lse), **kept
+        )
+    r = Roundoff.of(call.value.dtype, profile.rounding)
+    finite = _finite(rows)
+    w = weights(finite, r)
+    forward = forward_bound(w, finite.value, r)
+    bound, lse_bound = forward.O_bound, forward.lse_bound[..., 0]
+    is_empty = w.lse == -torch.inf
+    if profile.empty_row is EmptyRow.MEAN and shape[3] and bool(is_empty.any()):
+        bound = torch.where(is_empty, mean_bound(finite.value, r), bound)
     if call.value.dtype == torch.float64:
-        # The oracle rounds too, in the same arithmetic.
+        # the oracle rounds like any implementation
         bound, lse_bound = 2 * bound, 2 * lse_bound
-    # Out of range nothing is promised, whatever came of it here.
-    out = torch.where(bound.isinf() & out.isnan(), 0.0, out)
-    lse = torch.where(lse_bound.isinf() & lse.isnan(), 0.0, lse)
-    # Where the exact result is NaN or infinite it is demanded as it is, and no bound applies.
-    bound = torch.where(out.isfinite(), bound, 0.0)
-    lse_bound = torch.where(lse.isfinite(), lse_bound, 0.0)
+    strange = _strange(rows, w, profile)
+    out, bound = _demanded(out, bound, strange.undefined)
+    lse, lse_bound = _demanded(lse, lse_bound, strange.undefined[..., 0])
+    may_be_nan = out.isinf() if strange.values is None else out.isinf() | strange.values
     return Expected(
         out=out,
         bound=bound,
         lse=lse,
         lse_bound=lse_bound,
-        visible=scores.visible,
-        may_be_nan=_may_be_nan(call, profile, query, key, value, scores.visible),
+        may_be_nan=may_be_nan if bool(may_be_nan.any()) else None,
+        lse_may_be_nan=strange.rows if strange.rows is None else strange.rows[..., 0],
+        **kept,
+        **({"weights": w.p} if keeps else {}),
     )
 
 
-def _scores(call: Call, profile: Profile, query: torch.Tensor, key: torch.Tensor) -> Scores:
-    """The magnitudes that the bound is made of."""
-    shape = (*query.shape[:-1], key.shape[-2])
-    queries, keys = shape[-2:]
-    visible, bias = visible_keys(
-        queries,
-        keys,
-        attn_mask=call.attn_mask,
+def _demanded(
+    exact: torch.Tensor, bound: torch.Tensor, undefined: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Demand NaN and infinities as they are, but nothing of what is undefined."""
+    bound = torch.where(exact.isfinite(), bound, 0.0)
+    return exact.masked_fill(undefined, 0.0), torch.where(undefined, torch.inf, bound)
+
+
+def _reference(
+    rows: Rows, call: Call, profile: Profile, at: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """What the reference gives for some rows."""
+    out, lse = attention(
+        rows.query,
+        rows.key,
+        rows.value,
+        rows.visible,
+        scale=rows.scale,
+        bias=rows.bias,
+        softcap=rows.softcap,
+        sinks=rows.sinks,
+    )
+    if profile.empty_row is EmptyRow.ZERO or rows.key.shape[2] == 0:
+        return out, lse
+    is_empty = ~rows.visible.any(-1) & (lse == -torch.inf)
+    mean = profile.empty_row is EmptyRow.MEAN
+    fill = rows.value.mean(2, keepdim=True) if mean else out.new_tensor(torch.nan)
+    return torch.where(is_empty[..., None], fill, out), lse
+
+
+def _scalar(call: Call, profile: Profile) -> tuple[torch.Tensor, torch.Tensor]:
+    """What the scalar definition gives for a whole call."""
+
+    def array(tensor: torch.Tensor | None) -> object:
+        if tensor is None:
+            return None
+        tensor = tensor.detach().cpu()
+        return (tensor if tensor.dtype == torch.bool else tensor.double()).numpy()
+
+    out, lse = numpy_attention(
+        array(call.query),
+        array(call.key),
+        array(call.value),
+        attn_mask=array(call.attn_mask),
         is_causal=call.is_causal,
+        causal_alignment=profile.causal_alignment,
+        empty_row=profile.empty_row,
+        scale=call.scale,
         window=call.window,
-        alignment=profile.causal_alignment,
-        device=query.device,
+        softcap=call.softcap,
+        sinks=array(call.sinks),
+        alibi_slopes=array(call.alibi_slopes),
     )
-    visible = visible.expand(shape)
-    scale = call.scale
-    if scale is None:
-        scale = query.shape[-1] ** -0.5 if query.shape[-1] else 1.0
-    # A row that reads NaN is demanded to be NaN; its bound is never looked at.
-    query, key = query.nan_to_num(), key.nan_to_num()
-    scaled = scale * (query @ key.mT)
-    logits, capped = scaled, None
-    if call.softcap is not None:
-        logits = call.softcap * torch.tanh(scaled / call.softcap)
-        capped = logits.abs()
-    size = None
-    if bias is not None:
-        added = bias.double().masked_fill(bias == -torch.inf, 0.0)
-        logits, size = logits + added, added.abs()
-    if call.alibi_slopes is not None:
-        slopes = alibi(call.alibi_slopes.detach().double(), queries, keys, profile.causal_alignment)
-        logits, size = logits + slopes, slopes.abs() if size is None else size + slopes.abs()
-    products = abs(scale) * (query.abs() @ key.abs().mT)
-    return Scores(
-        products=torch.where(visible, products, 0.0),
-        scaled=torch.where(visible, scaled.abs(), 0.0),
-        capped=capped,
-        bias=size,
-        logits=torch.where(visible, logits, -torch.inf),
-        visible=visible,
+    device = call.query.device
+    return torch.from_numpy(out).to(device), torch.from_numpy(lse).to(device)
+
+
+def _finite(rows: Rows) -> Rows:
+    """The same rows with zeros for all that is not finite: the bound never sees a NaN."""
+
+    def clean(tensor: torch.Tensor | None) -> torch.Tensor | None:
+        return None if tensor is None else torch.where(tensor.isfinite(), tensor, 0.0)
+
+    return Rows(
+        query=clean(rows.query),
+        key=clean(rows.key),
+        value=clean(rows.value),
+        visible=rows.visible,
+        mask_bias=clean(rows.mask_bias),
+        alibi=clean(rows.alibi),
+        scale=rows.scale,
+        softcap=rows.softcap,
+        # minus infinity is no sink at all
+        sinks=None if rows.sinks is None else rows.sinks.nan_to_num(0.0, 0.0, -torch.inf),
+        mask_is_wider=rows.mask_is_wider,
+        sinks_are_wider=rows.sinks_are_wider,
     )
 
 
-def _may_be_nan(
-    call: Call,
-    profile: Profile,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    visible: torch.Tensor,
-) -> torch.Tensor | None:
-    """Where something unreadable and not finite, or too large, may turn the output to NaN."""
-    if profile.masked_nonfinite is not MaskedNonfinite.PROPAGATES:
-        return None
-    m = model(call.value.dtype, profile.rounding)
-    scale = 1.0 if call.scale is None else abs(call.scale)
-    score = scale * (query.abs() @ key.abs().mT)
-    hidden = (~visible & ~(score <= m.largest)).any(-1, keepdim=True)
-    unreadable = (~visible).double()
-    values = unreadable @ (~value.isfinite()).double() > 0
-    return hidden | values
+@dataclass(frozen=True, kw_only=True)
+class _Strange:
+    """Where a call that holds NaN or infinities promises less.
+
+    Attributes:
+        undefined: rows that read an infinite score.
+        values: where an unreadable NaN, infinity or overflow may have made the output NaN.
+        rows: likewise the log-sum-exp.
+    """
+
+    undefined: Bool[torch.Tensor, "batch heads rows 1"]
+    values: Bool[torch.Tensor, "batch heads rows d_value"] | None
+    rows: Bool[torch.Tensor, "batch heads rows 1"] | None
+
+
+def _strange(rows: Rows, w: Weights, profile: Profile) -> _Strange:
+    undefined, unread = w.overflows, w.overflows_unread
+    operands = (rows.query, rows.key, rows.bias, rows.sinks)
+    if not all(each is None or bool(each.isfinite().all()) for each in operands):
+        scores = rows.scale * (rows.query @ rows.key.mT)
+        if rows.bias is not None:
+            scores = scores + rows.bias
+        undefined = undefined | (scores.isinf() & w.readable).any(-1, keepdim=True)
+        is_nan = (scores.isnan() & w.readable).any(-1, keepdim=True)
+        if rows.sinks is not None:
+            sinks = rows.sinks[None, :, None, None]
+            undefined, is_nan = undefined | (sinks == torch.inf), is_nan | sinks.isnan()
+        undefined = undefined & ~is_nan
+        unread = unread | (~scores.isfinite() & ~w.readable).any(-1, keepdim=True)
+    if profile.masked_nonfinite is MaskedNonfinite.BLOCKED:
+        return _Strange(undefined=undefined, values=None, rows=None)
+    values = unread.expand(*unread.shape[:3], rows.value.shape[3])
+    poisoned = ~rows.value.isfinite()
+    if bool(poisoned.any()):
+        values = values | ((~w.readable).double() @ poisoned.double() > 0)
+    return _Strange(undefined=undefined, values=values, rows=unread)

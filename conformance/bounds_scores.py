@@ -1,0 +1,260 @@
+r"""The first half of the error bound: scores, exponentials, and the weights that come of them.
+
+Row *i* reads the keys *j* in S_i, T of them at most; a sink is one more key whose value is zero.
+
+    raw_ij = q_i · k_j      t_ij = scale raw_ij      τ = c tanh(t / c), or t      s_ij = τ_ij + b_ij
+    m_i = max_j s_ij        p_ij = exp(s_ij - m_i) / l_i          lse_i = m_i + ln l_i
+
+**Scores.** A_ij = |scale| Σ_c |q_ic||k_jc|. Any order of the inner product, with the scale applied
+before, after or by its root on both sides, errs by
+
+    e_ij = ((1 + γ_{d+4})(1 + u_q)ⁿ - 1) A_ij + flush          n = 1 prescaled; 3 eager: q, raw, t
+
+where flush bounds what underflows: operands (Σ|q| + Σ|k|), products, partial sums, a floor each.
+Then each step carries the error e and adds its own rounding: a result x that is rounded n times
+makes it e + θ_n (|x| + e).
+
+- softcap: t/c carries ε = e + θ_3(u) (|t| + e). tanh is steepest towards zero, so it carries
+  c (tanh(|t|/c) - tanh((|t| - ε)/c)), never more than ε: the cap has Lipschitz constant 1.
+  Fresh: the declared error of tanh, the product with c, c itself and a change of base.
+- bias: a float mask is converted once, a slope is converted and multiplied (3 roundings of slope ·
+  distance); a sum of two terms is rounded where it is formed, in either order of three terms.
+- eager: t/c, tanh, τ, slopes, distances, their product and each sum once more to the storage type.
+- A sink's logit is stored exactly and converted once.
+
+**Exponent.** exp(s - m) is formed in base e or 2, tile by tile with rescaling, or split by split:
+
+    θ_6(u) (|s| + |m|) + 2 LOG_ERROR u ln(T + 1)     (eager: and u_s |s - m|)
+
+Two roundings for a change of base, one for each difference. Rescalings exp(m_t - m_t+1) telescope:
+the differences of a running maximum add up to m - s at most, however many tiles there are. Merging
+splits by their log-sum-exps adds two roundings and two logarithms.
+
+The maximum cancels: any common m̂ does. Where a sink is present, m is taken with and without it.
+
+**Weights.** An error e of the exponent and (1 + ⌈T/16⌉) inexact exponentials, each of c_exp u (the
+weight's own, a merge, and a rescaling per tile but the last), are together a relative error of
+
+    h_ij = expm1(e_ij + c_exp u (1 + ⌈T/16⌉))        (eager: and u_s, the exponential stored)
+
+and the relative error of their sum is H_i = Σ_j p_ij h_ij at most. So normalised weights err by
+
+    dp_ij = p_ij (h_ij + H_i) / (1 - H_i)
+
+in any implementation whose sums are exact. No weight exceeds 1, whatever the error.
+Where e is large, p h is taken as exp(ln p + e): a weight that vanishes here may be large there.
+
+**Range.** Nothing is promised for a row in which a key that it may read has a score beyond a
+quarter of the accumulator's range (partial sums and a change of base included), or whose maximum
+lies below minus a quarter of it; at level eager likewise beyond the range of the storage type. A
+score that falls out of the range below is harmless where the maximum stays: its weight is zero
+either way.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float64
+
+from attnspec.conformance.roundoff import LOG_ERROR, TILE, Roundoff, theta
+from attnspec.conformance.rows import Rows
+
+Scored = Float64[torch.Tensor, "batch heads rows keys"]
+PerRow = Float64[torch.Tensor, "batch heads rows 1"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Weights:
+    """Weights and how far a conforming implementation may be from them.
+
+    Attributes:
+        p: exact weights, zero where nothing may be read.
+        ph: p h, the worst error of an unnormalised weight relative to the sum of its row.
+        worst: the largest exponent error of a row, the sink included.
+        H: the worst relative error of the sum of a row; infinite where it is 1 or more.
+        p_sink: the weight of the sink, `None` without one.
+        ph_sink: likewise p h of the sink.
+        peak: the largest magnitude that a maximum can have.
+        lse: the exact log-sum-exp, minus infinity for a row that reads nothing.
+        readable: which keys a row reads.
+        reads: how many keys a row reads.
+        overflows: rows of which nothing is promised.
+        overflows_unread: rows in which a score that may not be read overflows.
+        slope: dτ/dt, `None` without softcap.
+        slope_error: the worst error of `slope`.
+    """
+
+    p: Scored
+    ph: Scored
+    worst: PerRow
+    H: PerRow
+    p_sink: PerRow | None
+    ph_sink: PerRow | None
+    peak: PerRow
+    lse: PerRow
+    readable: Bool[torch.Tensor, "batch heads rows keys"]
+    reads: PerRow
+    overflows: Bool[torch.Tensor, "batch heads rows 1"]
+    overflows_unread: Bool[torch.Tensor, "batch heads rows 1"]
+    slope: Scored | None = None
+    slope_error: Scored | None = None
+
+
+def rounded(e: torch.Tensor, magnitude: torch.Tensor, relative: float) -> torch.Tensor:
+    """The error of a result after rounding it: e + θ (|x| + e)."""
+    return e + relative * (magnitude + e)
+
+
+def weights(rows: Rows, r: Roundoff) -> Weights:
+    """The weights of some rows, with the error of each (the derivation is at the top of this file).
+
+    Args:
+        rows: finite operands; a number that is not finite has been replaced by zero.
+        r: what may be rounded.
+    """
+    scale, d, keys = rows.scale, rows.query.shape[-1], rows.key.shape[-2]
+    size = abs(scale)
+    shape = (*rows.query.shape[:3], keys)
+    readable = rows.visible.expand(shape)
+
+    # SCORES
+    raw = rows.query @ rows.key.mT
+    magnitude = rows.query.abs() @ rows.key.abs().mT
+    t, e = scale * raw, size * magnitude
+    e *= (1 + r.gamma(d + 4)) * (1 + theta(3 if r.stores_scores else 1, r.u_q)) - 1
+    stretch = max(1.0, size)
+    per_query = rows.query.abs().sum(-1, keepdim=True)
+    per_key = rows.key.abs().sum(-1)[..., None, :]
+    e += r.f_q * stretch * (per_query + per_key)
+    e += (r.f_u * d + 4 * r.f_q) * (stretch + (rows.softcap or 0))
+    s, slope, slope_error = t, None, None
+    if rows.softcap is not None:
+        s, e, slope, slope_error = _cap(t, e, rows.softcap, r)
+    beyond = magnitude * (4 * stretch) > r.largest
+    if r.stores_scores:
+        stored = raw.abs() * (1 + 2 * r.u_s) + r.gamma(d + 4) * magnitude
+        beyond |= stored * stretch > r.largest_stored
+    if rows.bias is not None:
+        s, e = _add_bias(s, e, rows, r)
+        beyond |= (s + e) * 4 > r.largest
+        beyond |= s + e > r.largest_stored
+
+    # EXPONENT
+    s = s.masked_fill(~readable, -math.inf)
+    reads = readable.sum(-1, keepdim=True).double()
+    own_peak = s.amax(-1, keepdim=True) if keys else s.new_full((*shape[:3], 1), -math.inf)
+    peak, sink = own_peak, None
+    if rows.sinks is not None:
+        sink = rows.sinks[None, :, None, None].expand(own_peak.shape)
+        peak = torch.maximum(peak, sink)
+    overflows = (beyond & readable).any(-1, keepdim=True)
+    overflows |= (peak > -math.inf) & (peak < -min(r.largest / 4, r.largest_stored / 2))
+    own_peak = torch.where(own_peak == -math.inf, peak, own_peak)
+    peak_size = torch.maximum(own_peak.abs(), peak.abs())
+    base = torch.where(peak == -math.inf, 0.0, peak)
+    peak_size = torch.where(peak == -math.inf, 0.0, peak_size)
+    shifted = s - base
+    w = shifted.exp()
+    total = w.sum(-1, keepdim=True)
+    if sink is not None:
+        total = total + (sink - base).exp()
+    lse = base + total.log()
+    logarithms = 2 * LOG_ERROR * r.u * math.log(keys + 1)
+    exponentials = r.exp * r.u * (1 + math.ceil(keys / TILE)) + r.u_s
+    fixed = logarithms + exponentials
+
+    def exponent(score: torch.Tensor, error: torch.Tensor) -> torch.Tensor:
+        error = error + theta(6, r.u) * (score.abs() + peak_size + error) + fixed
+        return error + r.u_s * ((score - base).abs() + error) if r.stores_scores else error
+
+    # WEIGHTS
+    e = exponent(s.masked_fill(~readable, 0.0), e).masked_fill_(~readable, 0.0)
+    p = w / torch.where(total > 0, total, 1.0)
+    ph = _grown(p, shifted - total.log(), e)
+    worst = e.amax(-1, keepdim=True) if keys else torch.zeros_like(base)
+    H = ph.sum(-1, keepdim=True)
+    p_sink, ph_sink = None, None
+    if sink is not None:
+        conversions = theta(1, r.u) + (theta(1, r.u_s) if rows.sinks_are_wider else 0.0)
+        given = torch.where(sink == -math.inf, 0.0, sink)
+        e_sink = exponent(given, conversions * given.abs())
+        p_sink = (sink - lse).exp()
+        ph_sink = _grown(p_sink, sink - lse, e_sink)
+        worst, H = torch.maximum(worst, e_sink), H + ph_sink
+    # a weight that underflows is missing from the sum, which is 1 at least before it is divided by
+    H = H + reads * r.f_u
+    return Weights(
+        p=p,
+        ph=ph,
+        worst=worst,
+        H=torch.where(H < 1, H, math.inf),
+        p_sink=p_sink,
+        ph_sink=ph_sink,
+        peak=peak_size,
+        lse=lse,
+        readable=readable,
+        reads=reads,
+        overflows=overflows,
+        overflows_unread=(beyond & ~readable).any(-1, keepdim=True),
+        slope=slope,
+        slope_error=slope_error,
+    )
+
+
+def _grown(p: torch.Tensor, log_p: torch.Tensor, e: torch.Tensor) -> torch.Tensor:
+    """Form p expm1(e), also where p underflows and e is large."""
+    small = p * torch.expm1(e.clamp(max=1.0))
+    if not e.numel() or float(e.max()) <= 1.0:
+        return small
+    return torch.where(e <= 1.0, small, (log_p + e).clamp(max=700.0).exp())
+
+
+def _cap(
+    t: torch.Tensor, e: torch.Tensor, cap: float, r: Roundoff
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Bend the scores: τ, its error, dτ/dt = 1 - tanh², and the error of that.
+
+    dτ/dt has the derivative -2 tanh (1 - tanh²)/c. On the way of t it is no steeper than
+    2 tanh at its far end times 1 - tanh² at its near end, and never steeper than 0.77.
+    Formed from a tanh of relative error η, it errs by ((1 + η)² (1 + u) - 1) tanh² + u besides.
+    """
+    size = t.abs()
+    e = rounded(e, size, theta(3, r.u))
+    if r.stores_scores:
+        e = rounded(e, size, r.u_s)
+    x, delta = size / cap, e / cap
+    bent, near, far = x.tanh(), (x - delta).tanh(), (x + delta).tanh()
+    tau_error = cap * (delta.tanh() * (1 - bent * near)).clamp(min=0)
+    eta = (1 + r.tanh * r.u) * (1 + r.u_s) - 1
+    products = (1 + eta) * (1 + theta(4, r.u)) * (1 + r.u_s) - 1
+    tau_error = rounded(tau_error, cap * bent, products)
+    slope = 1 - bent.square()
+    gentlest = 1 - near.clamp(min=0).square()
+    slope_error = delta * (2 * far * gentlest).clamp(max=0.77)
+    square = (1 + eta) ** 2 * (1 + r.u) * (1 + r.u_s) - 1
+    slope_error += square * far.square() + (r.u + r.u_s)
+    return cap * t.sign() * bent, tau_error, slope, slope_error
+
+
+def _add_bias(
+    s: torch.Tensor, e: torch.Tensor, rows: Rows, r: Roundoff
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Add the float mask and the slopes, in either order."""
+    terms = s.abs()
+    for bias, conversions, stored in (
+        (rows.mask_bias, 1, 1 if rows.mask_is_wider else 0),
+        (rows.alibi, 3, 3),
+    ):
+        if bias is None:
+            continue
+        # two more in the accumulator for a change of base before the sum
+        relative = (1 + theta(conversions + 2, r.u)) * (1 + theta(stored, r.u_s)) - 1
+        e = e + relative * bias.abs()
+        terms = terms + bias.abs()
+    once = (1 + r.u) * (1 + r.u_s) - 1
+    if rows.mask_bias is not None and rows.alibi is not None:
+        e = rounded(e, terms, once)
+    bias = rows.bias
+    s = s if bias is None else s + bias
+    return s, rounded(e, s.abs(), once)

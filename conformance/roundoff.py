@@ -1,0 +1,132 @@
+"""Roundoff: a declared rounding profile as the numbers from which the error bound is computed.
+
+Symbols, the same here, in the bounds and in the chapter on numerics:
+
+- *u* unit roundoff of the accumulator: sums, scores, exponentials, log-sum-exp; *u_o* of the
+  storage type of inputs and outputs; *u_p* of the type in which weights meet the values; *u_q*,
+  *u_s*, *u_l* of the extra roundings that a level permits, zero where it does not;
+- γₙ = nu/(1 − nu): the relative error of n roundings, and of a sum of n terms in any order;
+- θₙ(u) = (1 + u)ⁿ − 1: the same for a fixed small n;
+- *f* an absolute error where a result underflows: flushed to zero below the smallest normal number,
+  with room for an exp that flushes a little earlier; float16 must underflow gradually, so that half
+  its smallest subnormal number is enough.
+
+Source:
+    Higham 2002, Accuracy and Stability of Numerical Algorithms, lemma 3.1
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+
+from attnspec.spec import Rounding, RoundingLevel
+
+UNIT = {
+    torch.float64: 2.0**-53,
+    torch.float32: 2.0**-24,
+    torch.float16: 2.0**-11,
+    torch.bfloat16: 2.0**-8,
+}
+"""Unit roundoff of each storage type, rounding to nearest."""
+
+FLOOR = {
+    torch.float64: 2.0**-1018,
+    torch.float32: 2.0**-122,
+    torch.bfloat16: 2.0**-122,
+    torch.float16: 2.0**-25,
+}
+"""Absolute error of a result that underflows."""
+
+LOG_ERROR = 4.0
+"""Relative error of a logarithm, in units of *u*."""
+
+TILE = 16
+"""The least number of keys between two rescalings of an online softmax by an inexact factor."""
+
+USELESS = 1e30
+"""A relative error that promises nothing, and yet is finite: times zero it is zero."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Roundoff:
+    """Unit roundoffs, error counts, floors and ranges of one declared rounding in one dtype.
+
+    Attributes:
+        u: accumulator.
+        u_o: storage type.
+        u_p: weights, and the gradients of scores, before their second product.
+        u_q: scaled queries or keys (levels prescaled and eager).
+        u_s: every other intermediate result (level eager).
+        u_l: the sum of a row (levels rowsum and eager).
+        exp: relative error of an exponential in units of `u`.
+        tanh: relative error of a hyperbolic tangent in units of `u`.
+        f: floor of the storage type.
+        f_u: floor of the accumulator.
+        f_q: floor of scaled queries.
+        largest: the largest finite number of the accumulator.
+        largest_stored: the largest score that can be stored where scores are (level eager).
+    """
+
+    u: float
+    u_o: float
+    u_p: float
+    u_q: float
+    u_s: float
+    u_l: float
+    exp: float
+    tanh: float
+    f: float
+    f_u: float
+    f_q: float
+    largest: float
+    largest_stored: float
+
+    @classmethod
+    def of(cls, dtype: torch.dtype, rounding: Rounding) -> "Roundoff":
+        """The numbers of a rounding profile in a dtype.
+
+        Raises:
+            ValueError: for a dtype without a bound.
+        """
+        if dtype not in UNIT:
+            known = ", ".join(str(each).removeprefix("torch.") for each in UNIT)
+            raise ValueError(f"the error bound is known for {known}, got {dtype}")
+        wide = torch.float64 if dtype == torch.float64 else torch.float32
+        level, stored = rounding.level, UNIT[dtype]
+        is_eager = level is RoundingLevel.EAGER
+        prescales = is_eager or level is RoundingLevel.PRESCALED
+        return cls(
+            u=UNIT[wide] if rounding.accumulator is None else rounding.accumulator,
+            u_o=stored,
+            u_p=stored,
+            u_q=stored if prescales else 0.0,
+            u_s=stored if is_eager else 0.0,
+            u_l=stored if is_eager or level is RoundingLevel.ROWSUM else 0.0,
+            exp=rounding.exp_error,
+            tanh=rounding.tanh_error,
+            f=FLOOR[dtype],
+            f_u=FLOOR[wide],
+            f_q=FLOOR[dtype] if prescales else FLOOR[wide],
+            largest=torch.finfo(wide).max,
+            largest_stored=torch.finfo(dtype).max if is_eager else math.inf,
+        )
+
+    @property
+    def stores_scores(self) -> bool:
+        """True at level eager."""
+        return self.u_s > 0
+
+    def gamma(self, count: int) -> float:
+        """γ of `count` roundings; beyond any use where they may add up to the result itself."""
+        return inverse(count * self.u)
+
+
+def inverse(error: float) -> float:
+    """x/(1 - x): the relative error of 1/y where that of y is x; beyond any use where x ≥ 1."""
+    return min(error / (1 - error), USELESS) if error < 1 else USELESS
+
+
+def theta(count: float, unit: float) -> float:
+    """θ: the relative error of a few roundings in a row."""
+    return math.expm1(count * math.log1p(unit))
