@@ -1,0 +1,69 @@
+"""How Sphinx builds the pages."""
+
+import doctest
+import shutil
+import sys
+from pathlib import Path
+
+from attnspec import __version__
+from attnspec.spec import SPEC_VERSION
+from sphinx.application import Sphinx
+
+sys.path.insert(0, str(Path(__file__).parent / "_ext"))
+
+project = "attnspec"
+author = "the attnspec authors"
+version = SPEC_VERSION
+release = f"{SPEC_VERSION} (package {__version__})"
+
+extensions = [
+    "myst_parser",
+    "sphinx.ext.doctest",
+    "sphinx.ext.mathjax",
+    "sphinx-mathjax-offline",
+    "sphinx_copybutton",
+    "laws",
+]
+exclude_patterns = ["_build"]
+
+myst_enable_extensions = ["amsmath", "colon_fence", "deflist", "dollarmath"]
+myst_heading_anchors = 3
+
+html_theme = "furo"
+html_title = f"attnspec {SPEC_VERSION}"
+html_static_path = ["_static"]
+html_css_files = ["attnspec.css"]
+html_copy_source = False
+html_theme_options = {"top_of_page_buttons": []}
+
+copybutton_prompt_text = r">>> |\.\.\. |\$ "
+copybutton_prompt_is_regexp = True
+
+# A page must not depend on the print options that another has set.
+doctest_global_setup = """
+import torch
+torch.set_printoptions(profile="default")
+torch.set_default_dtype(torch.float32)
+"""
+# The text of an error is part of an example, so it is compared too.
+doctest_default_flags = doctest.ELLIPSIS | doctest.DONT_ACCEPT_TRUE_FOR_1
+
+
+def prune_mathjax(app: Sphinx, error: Exception | None) -> None:
+    """Keep what the pages load: the bundled copy is ten times as large."""
+    if error is not None or app.builder.name != "html":
+        return
+    folder = Path(app.outdir, "_static", "mathjax")
+    kept = {folder / "tex-chtml.js", folder / "output" / "chtml"}
+    for path in sorted(folder.rglob("*"), reverse=True):
+        if any(path == each or each in path.parents or path in each.parents for each in kept):
+            continue
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+
+
+def setup(app: Sphinx) -> None:
+    """Prune after the extension has copied."""
+    app.connect("build-finished", prune_mathjax, priority=900)
