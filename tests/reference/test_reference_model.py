@@ -185,7 +185,9 @@ def test_a_head_stored_though_tied_must_be_the_table() -> None:
     _, config, state_dict = pair()
     assert "lm_head.weight" in state_dict
     state_dict["lm_head.weight"] = state_dict["lm_head.weight"] + 1
-    with pytest.raises(WeightsError, match="lm_head.weight: differs from transformer.wte.weight"):
+    with pytest.raises(
+        WeightsError, match=r"lm_head\.weight: differs from transformer\.wte\.weight"
+    ):
         build(config, state_dict)
 
 

@@ -227,7 +227,7 @@ def test_ids_without_a_row_are_refused(
 
 
 def test_ids_must_be_integers() -> None:
-    with pytest.raises(TypeError, match="input_ids must be integers, got torch.bool"):
+    with pytest.raises(TypeError, match=r"input_ids must be integers, got torch\.bool"):
         embed(torch.tensor([[True]]), normal(0, 5, 3), normal(1, 4, 3))  # type: ignore[arg-type]
 
 

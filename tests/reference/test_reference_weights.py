@@ -295,12 +295,12 @@ def test_every_switch_reaches_the_configuration(tmp_path: Path) -> None:
 
 
 def test_a_checkpoint_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(WeightsError, match="holds none of model.safetensors"):
+    with pytest.raises(WeightsError, match=r"holds none of model\.safetensors"):
         load(tmp_path)
-    with pytest.raises(WeightsError, match="no such file or folder$"):
+    with pytest.raises(WeightsError, match=r"no such file or folder$"):
         load(tmp_path / "nowhere" / "at" / "all")
     (tmp_path / "weights.gguf").touch()
-    with pytest.raises(WeightsError, match="weights.gguf: must end in .safetensors"):
+    with pytest.raises(WeightsError, match=r"weights\.gguf: must end in \.safetensors"):
         load(tmp_path / "weights.gguf")
 
     def unreachable(*_: object, **__: object) -> str:
