@@ -4,6 +4,7 @@ This is the executable definition that tokenizers are held to. It is slow: it lo
 again after each merge.
 """
 
+import itertools
 import unicodedata
 from collections.abc import Collection, Iterator, Sequence
 
@@ -15,8 +16,10 @@ CONTRACTIONS = ("'s", "'t", "'re", "'ve", "'m", "'ll", "'d")
 WHITE_SPACE = frozenset(
     map(
         chr,
-        [*range(0x09, 0x0E), 0x20, 0x85, 0xA0, 0x1680, *range(0x2000, 0x200B)]
-        + [0x2028, 0x2029, 0x202F, 0x205F, 0x3000],
+        (
+            *(*range(0x09, 0x0E), 0x20, 0x85, 0xA0, 0x1680, *range(0x2000, 0x200B)),
+            *(0x2028, 0x2029, 0x202F, 0x205F, 0x3000),
+        ),
     )
 )
 """The characters with the Unicode property White_Space; `str.isspace` accepts four more."""
@@ -118,7 +121,7 @@ class BytePairTokenizer:
 
     def merge(self, parts: list[str]) -> list[str]:
         """Join the pair of best rank, everywhere from left to right, until no pair has a rank."""
-        while pairs := [pair for pair in zip(parts, parts[1:], strict=False) if pair in self.ranks]:
+        while pairs := [pair for pair in itertools.pairwise(parts) if pair in self.ranks]:
             best = self.choose(pairs)
             merged: list[str] = []
             position = 0

@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import itertools
 import json
 import random
 import socket
@@ -24,9 +25,9 @@ _PATIENCE = 10.0  # seconds without an answer after which the files count as out
 _CORPUS = """\
 It's said that the cat isn't here; they're late, we've waited, I'll go and he'd stay. I'm sure.
 The theatre there gathers the others: their mother, their father, the brother. Then 2024, 1999, 100.
-   indented text\n\n\twith tabs,  two spaces   and three; "quoted" (bracketed) -- dashed ... dotted!?
+   indented text\n\n\twith tabs,  two spaces   and three; "quoted" (bracketed) -- dash ... dotted!?
 naïve café, Ærø, Übergröße, Dvořák, Ελληνικά και ελληνική γλώσσα, русский язык и русская речь,
-日本語の日本の日々, 한국어 한국, हिन्दी हिन्दी, עברית, العربية, 😀😀 👩‍👩‍👧 👩‍👧 e\u0301e\u0301 ½ ²² ٣٤
+日本語の日本の日々, 한국어 한국, हिन्दी हिन्दी, עברית, العربية, 😀😀 👩‍👩‍👧 👩‍👧 e\u0301 ½ ²² ٣٤
 aaaa aaaaaaa aaa abab ababab bababa the the the the the he he he in in on on
 """
 _MERGES = 160
@@ -44,7 +45,9 @@ def vocabulary(name: str) -> Vocabulary:
         NotClaimed: for `gpt2` where its files are neither cached by tiktoken nor within reach.
     """
     if name == "gpt2":
-        return Vocabulary(name=name, vocab_json=_file("encoder.json"), merges_txt=_file("vocab.bpe"))
+        return Vocabulary(
+            name=name, vocab_json=_file("encoder.json"), merges_txt=_file("vocab.bpe")
+        )
     if name == "bytes":
         return _assemble(name, [])
     if name == "trained":
@@ -59,17 +62,19 @@ def train(name: str, corpus: str, merges: int) -> Vocabulary:
         Sennrich, Haddow and Birch 2016, algorithm 1
     """
     base = BytePairTokenizer(_assemble("untrained", []))
-    words = Counter(tuple(base.spell(piece)) for piece in base.pieces(corpus))
+    words: Counter[tuple[str, ...]] = Counter(
+        tuple(base.spell(piece)) for piece in base.pieces(corpus)
+    )
     learnt: list[tuple[str, str]] = []
     for _ in range(merges):
         counts: Counter[tuple[str, str]] = Counter()
         for word, occurrences in words.items():
-            for pair in zip(word, word[1:], strict=False):
+            for pair in itertools.pairwise(word):
                 counts[pair] += occurrences
         best = min(counts, key=lambda pair: (-counts[pair], pair))
         learnt.append(best)
         base.ranks = {best: 0}
-        again: Counter[tuple[str, str]] = Counter()
+        again: Counter[tuple[str, ...]] = Counter()
         for word, occurrences in words.items():
             again[tuple(base.merge(list(word)))] += occurrences
         words = again

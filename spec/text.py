@@ -148,7 +148,7 @@ class Generate(Protocol):
             next_logits: called with the prompt and all new tokens so far.
             prompt: at least one id.
             max_new_tokens: a count, at least 1.
-            stop_tokens: ids after which generation ends; the one that ended it is returned.
+            stop_tokens: ids before which generation ends; none of them is returned.
             sampling: how to draw, or `None` for the most probable token each time.
             seed: of the random draws; equal seeds give equal tokens.
         """

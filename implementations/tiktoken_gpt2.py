@@ -1,0 +1,98 @@
+"""OpenAI's tiktoken: the released encoding, or one made from a vocabulary's files."""
+
+import importlib.util
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING
+
+from attnspec.spec import TokenizerImplementation, Vocabulary
+
+if TYPE_CHECKING:
+    import tiktoken
+
+GPT2_PATTERN = r"""'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"""
+"""How GPT-2 cuts text into pieces (Radford et al. 2019, released code)."""
+
+
+class TiktokenTokenizer:
+    """tiktoken's `Encoding`, which on its own replaces lone surrogates without a word."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        """Take tiktoken's own GPT-2, or number the tokens of another vocabulary."""
+        import tiktoken
+
+        self.encoding = (
+            tiktoken.get_encoding("gpt2") if vocabulary.name == "gpt2" else _encoding(vocabulary)
+        )
+
+    @property
+    def vocab_size(self) -> int:
+        """How many ids there are."""
+        return self.encoding.n_vocab
+
+    def encode(self, text: str, *, allowed_special: Collection[str] = frozenset()) -> list[int]:
+        """Encode; tiktoken takes text that spells a special token as text where it may not be one.
+
+        Raises:
+            UnicodeEncodeError: (a `ValueError`) for a lone surrogate.
+        """
+        text.encode("utf-8")
+        return self.encoding.encode(
+            text, allowed_special=set(allowed_special), disallowed_special=()
+        )
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Decode.
+
+        Raises:
+            ValueError: for an id outside the vocabulary; tiktoken's own errors are of three types.
+        """
+        try:
+            return self.encoding.decode(ids)
+        except (KeyError, OverflowError) as error:
+            raise ValueError(f"an id of {list(ids)} is outside the vocabulary: {error}") from error
+
+
+def _encoding(vocabulary: Vocabulary) -> "tiktoken.Encoding":
+    """An encoding whose merges follow the ids, as tiktoken requires."""
+    import tiktoken
+
+    return tiktoken.Encoding(
+        vocabulary.name,
+        pat_str=GPT2_PATTERN,
+        mergeable_ranks={
+            _spelled(token): number
+            for token, number in vocabulary.ids.items()
+            if token not in vocabulary.special_tokens
+        },
+        special_tokens={token: vocabulary.ids[token] for token in vocabulary.special_tokens},
+    )
+
+
+def _spelled(token: str) -> bytes:
+    """The bytes of a token that is written in printable characters."""
+    return bytes(_BYTES[character] for character in token)
+
+
+_PRINTING = [byte for byte in range(256) if chr(byte).isprintable() and byte != 0x20]
+_HIDDEN = [byte for byte in range(256) if byte not in _PRINTING]
+_BYTES = {chr(byte): byte for byte in _PRINTING} | {
+    chr(256 + n): byte for n, byte in enumerate(_HIDDEN)
+}
+
+
+def supports(vocabulary: Vocabulary) -> str | None:
+    """Refuse a vocabulary whose ids do not rise with the ranks of its merges."""
+    ids = vocabulary.ids
+    ranked = [ids[left + right] for left, right in vocabulary.merges]
+    return None if ranked == sorted(ranked) else "the ids do not rise with the ranks of the merges"
+
+
+def unavailable() -> str | None:
+    """Why this cannot run here, or `None`."""
+    found = importlib.util.find_spec("tiktoken")
+    return None if found else "tiktoken is not installed: pip install attnspec[gpt2]"
+
+
+TOKENIZER = TokenizerImplementation(
+    name="tiktoken_gpt2", load=TiktokenTokenizer, supports=supports, unavailable=unavailable
+)
