@@ -7,13 +7,23 @@ and erf. The values serve only to size the radii; what is expected of a model co
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 from jaxtyping import Bool, Float64, Int
 
-from attnspec.conformance.model_arithmetic import Arithmetic, Enclosure, add, matmul
+from attnspec.conformance.model_activation import activation
+from attnspec.conformance.model_arithmetic import (
+    Arithmetic,
+    Enclosure,
+    add,
+    enclose,
+    euclidean,
+    inner,
+    matmul,
+    merge_heads,
+)
 from attnspec.spec import GPT2Config
 
 Weights = Mapping[str, torch.Tensor]
@@ -37,18 +47,22 @@ def layer_norm(
 ) -> Normalized:
     """Enclose LayerNorm over the last axis, of length n.
 
-    Let d = x − mean(x), s = √(mean(d²) + ε), y = d/s, and rms(r) = √mean(r²).
-    *Carried*, from an input that moves by δ with |δ| ≤ r: d moves by c = δ − mean(δ), and since s is
-    the Euclidean norm of (d/√n, √ε) and centring is a projection, s moves by at most rms(r). So
-    d'/s' − d/s = c/s' − y(s' − s)/s' is at most (r + mean(r) + |y| rms(r))/(s − rms(r)).
-    *Fresh*: the mean errs by γₙ₊₂ rms(|x| ⊕ r) at most and the subtraction, done before or after the
-    division, by γ₄(|x| ⊕ r): together ρ, which moves d like δ did but is not centred. Another
-    γₙ₊₈ relative covers the sum of squares (half of it, under the root), root, division, affine map.
-    Variance by two passes or by Welford's recurrence, whose relative error n·u·rms(x)/s the term
-    rms(ρ) contains; not as the mean of squares less the square of the mean.
+    Let d = x − mean(x), s = √(mean(d²) + ε), y = d/s.
+
+    *Carried*, from an input that moves by δ with |δ| ≤ r and ‖δ‖ ≤ ν: d moves by c = δ − mean(δ),
+    and ‖c‖ ≤ ν since centring is a projection. s is the norm of (d/√n, √ε), so it moves by
+    μ = ν/√n at most and stays above s − μ on the way. By element, d′/s′ − d/s =
+    c/s′ − y(s′ − s)/s′ is at most (r + mean(r) + |y|μ)/(s − μ). By norm, the Jacobian of d ↦ d/s is
+    (1 − yyᵀ/n)/s, of spectral norm 1/s at most: ν/(s − μ).
+
+    *Fresh*: the mean errs by γₙ₊₂ rms(|x| ⊕ r) at most, and the subtraction, done before or after
+    the division, by γ₄(|x| ⊕ r): together ρ, which moves d as δ does, though not centred. Another
+    γₙ₊₈ relative covers the sum of squares (half of it, under the root), root and division.
+    Variance by two passes or by Welford's recurrence, whose relative error n·u·rms(x)/s the norm
+    of ρ contains; not as the mean of squares less the square of the mean.
 
     Returns:
-        Radii that are infinite where the spread of a row drowns in its error.
+        Radii beyond any use where the spread of a row drowns in its error.
 
     Source:
         Chan and Lewis 1979, on Welford's recurrence
@@ -57,161 +71,43 @@ def layer_norm(
     centred = x.value - x.value.mean(-1, keepdim=True)
     deviation = (centred.square().mean(-1, keepdim=True) + epsilon).sqrt()
     unit = centred / deviation
-    rho = arithmetic.gamma(n + 2) * _rms(x.most) + arithmetic.gamma(4) * x.most + arithmetic.floor
-    moved = _rms(x.radius) + _rms(rho)
+    mean_error = arithmetic.gamma(n + 2) * euclidean(x.most) / math.sqrt(n)
+    rho = mean_error + arithmetic.gamma(4) * x.most + arithmetic.floor
+    slack = x.slack + euclidean(rho)
+    moved = slack / math.sqrt(n)
     least = deviation - moved
     carried = x.radius + x.radius.mean(-1, keepdim=True) + rho + unit.abs() * moved
-    radius = torch.where(least > 0, carried / least, math.inf)
     gamma = arithmetic.gamma(n + 8)
-    radius = radius + gamma * (unit.abs() + radius)
+    radius = torch.where(least > 0, carried / least, math.inf)
+    norm = torch.where(least > 0, slack / least, math.inf)
+    known = Enclosure(
+        unit,
+        radius + gamma * (unit.abs() + radius),
+        norm + gamma * (euclidean(unit) + norm),
+    )
     gain, bias = gain.double(), bias.double()
-    value = unit * gain + bias
-    fresh = arithmetic.gamma(2) * ((unit.abs() + radius) * gain.abs() + bias.abs())
+    # a gain of zero gives the bias whatever the row is
+    size = torch.where(gain == 0, 0.0, known.most) * gain.abs() + bias.abs()
     return Normalized(
-        unit=Enclosure(unit, radius),
+        unit=known,
         deviation=Enclosure(deviation, moved + gamma * (deviation + moved)),
-        # a gain of zero gives the bias whatever the row is, unless that overflows
-        result=Enclosure(value, torch.where(gain == 0, 0.0, radius * gain.abs()) + fresh.nan_to_num(0.0)),
+        result=enclose(
+            unit * gain + bias,
+            known.radius * gain.abs(),
+            known.slack * gain.abs().amax(),
+            arithmetic.gamma(2) * size + arithmetic.floor,
+        ),
     )
 
 
-def _rms(x: torch.Tensor) -> torch.Tensor:
-    return x.square().mean(-1, keepdim=True).sqrt()
-
-
-def linear(x: Enclosure, weight: torch.Tensor, bias: torch.Tensor, arithmetic: Arithmetic) -> Enclosure:
-    """Enclose xW + b: as a product of inner length n + 1, the bias being one more term."""
+def linear(
+    x: Enclosure, weight: torch.Tensor, bias: torch.Tensor, arithmetic: Arithmetic
+) -> Enclosure:
+    """Enclose xW + b, a product whose inner length is one more: the bias is one more term."""
     product = matmul(x, Enclosure.exact(weight), arithmetic, spare=1)
     bias = bias.double()
-    gamma = arithmetic.gamma(weight.shape[0] + 1)
-    return Enclosure(product.value + bias, product.radius + gamma * bias.abs())
-
-
-@dataclass(frozen=True, kw_only=True)
-class Activation:
-    """An activation function, its derivative, and how they bend.
-
-    Attributes:
-        value: f.
-        slope: f′ (where it jumps, either side).
-        bend: the supremum of |f″|, so that |f(x + δ) − f(x)| ≤ |δ||f′(x)| + bend·δ²/2 and
-            |f′(x + δ) − f′(x)| ≤ bend·|δ|.
-        jump: how far f′ jumps at zero.
-        error: error of a computed f at exact x, in units of u, for elementary functions of error c.
-        slope_error: likewise of f′.
-    """
-
-    value: Callable[[torch.Tensor], torch.Tensor]
-    slope: Callable[[torch.Tensor], torch.Tensor]
-    bend: float
-    error: Callable[[torch.Tensor, float], torch.Tensor]
-    slope_error: Callable[[torch.Tensor, float], torch.Tensor]
-    jump: float = 0.0
-
-
-_A, _B = math.sqrt(2 / math.pi), 0.044715
-
-
-def _inner(x: torch.Tensor) -> torch.Tensor:
-    return _A * (x + _B * x**3)
-
-
-def _inner_slope(x: torch.Tensor) -> torch.Tensor:
-    return _A * (1 + 3 * _B * x**2)
-
-
-def _sech2(t: torch.Tensor) -> torch.Tensor:
-    return 1 - torch.tanh(t).square()
-
-
-def _phi(x: torch.Tensor) -> torch.Tensor:
-    return torch.exp(-x * x / 2) / math.sqrt(2 * math.pi)
-
-
-def _tanh_error(x: torch.Tensor, c: float) -> torch.Tensor:
-    """Error of tanh(t(x)): its own, c|tanh|, and of the polynomial t, whose terms share a sign: 8|t|."""
-    t = _inner(x)
-    return c * torch.tanh(t).abs() + 8 * t.abs() * _sech2(t)
-
-
-def _gelu_new_slope(x: torch.Tensor) -> torch.Tensor:
-    t = _inner(x)
-    return 0.5 * (1 + torch.tanh(t)) + 0.5 * x * _sech2(t) * _inner_slope(x)
-
-
-def _gelu_new_slope_error(x: torch.Tensor, c: float) -> torch.Tensor:
-    """½(1 + tanh) errs as tanh does; 1 − tanh² as 2|tanh| times that, and all is rounded 16 times."""
-    t, error = _inner(x), _tanh_error(x, c)
-    wide = x.abs() * _inner_slope(x)
-    return 0.5 * error + wide * (torch.tanh(t).abs() * error + 1) + 16 * (1 + wide * _sech2(t))
-
-
-ACTIVATIONS: dict[str, Activation] = {
-    "gelu_new": Activation(
-        value=lambda x: 0.5 * x * (1 + torch.tanh(_inner(x))),
-        slope=_gelu_new_slope,
-        bend=0.8,
-        error=lambda x, c: 0.5 * x.abs() * (_tanh_error(x, c) + 4 * (1 + torch.tanh(_inner(x)))),
-        slope_error=_gelu_new_slope_error,
-    ),
-    "gelu": Activation(
-        value=lambda x: 0.5 * x * (1 + torch.erf(x / math.sqrt(2))),
-        slope=lambda x: 0.5 * (1 + torch.erf(x / math.sqrt(2))) + x * _phi(x),
-        bend=0.8,
-        error=lambda x, c: 0.5 * x.abs() * (c + 4 * x.abs() * _phi(x) + 8),
-        slope_error=lambda x, c: c + 8 + x.abs() * _phi(x) * (2 * c + 4 * x * x + 16),
-    ),
-    "relu": Activation(
-        value=lambda x: x.clamp(min=0),
-        slope=lambda x: (x > 0).double(),
-        bend=0.0,
-        jump=1.0,
-        error=lambda x, c: torch.zeros_like(x),
-        slope_error=lambda x, c: torch.zeros_like(x),
-    ),
-    "silu": Activation(
-        value=lambda x: x * torch.sigmoid(x),
-        slope=lambda x: torch.sigmoid(x) * (1 + x * (1 - torch.sigmoid(x))),
-        bend=0.5,
-        error=lambda x, c: x.abs() * torch.sigmoid(x) * (c + 8),
-        slope_error=lambda x, c: (c + 16) * (1 + x.abs()) * torch.sigmoid(x),
-    ),
-    "tanh": Activation(
-        value=torch.tanh,
-        slope=_sech2,
-        bend=0.8,
-        error=lambda x, c: c * torch.tanh(x).abs() + 2,
-        slope_error=lambda x, c: (2 * c + 8) * torch.ones_like(x),
-    ),
-}
-"""The activation functions of which a bound is known, by their names in a configuration."""
-
-
-def activation(x: Enclosure, name: str, arithmetic: Arithmetic) -> Enclosure:
-    """Enclose an activation: carried r|f′(x)| + bend·r²/2 (+ jump·r), fresh by its evaluation.
-
-    The fresh part is computed at the far end |x| ⊕ r of either sign, of which the larger is taken.
-    """
-    f = ACTIVATIONS[name]
-    carried = x.radius * (f.slope(x.value).abs() + f.jump) + f.bend * x.radius.square() / 2
-    fresh = arithmetic.u * _worst(f.error, x, arithmetic) + 4 * arithmetic.floor
-    return Enclosure(f.value(x.value), carried + fresh)
-
-
-def _worst(
-    error: Callable[[torch.Tensor, float], torch.Tensor], x: Enclosure, arithmetic: Arithmetic
-) -> torch.Tensor:
-    """An evaluation error near x: at x and at both ends of the enclosure, where x is hardly known."""
-    places = (x.value, x.value - x.radius, x.value + x.radius)
-    return torch.stack([error(each, arithmetic.elementary) for each in places]).amax(0)
-
-
-def activation_slope(x: Enclosure, name: str, arithmetic: Arithmetic) -> Enclosure:
-    """Enclose f′: carried bend·r, and the jump where the enclosure holds zero; fresh as above."""
-    f = ACTIVATIONS[name]
-    carried = f.bend * x.radius + torch.where(x.value.abs() <= x.radius, f.jump, 0.0)
-    fresh = arithmetic.u * _worst(f.slope_error, x, arithmetic) + 4 * arithmetic.floor
-    return Enclosure(f.slope(x.value), carried + fresh)
+    fresh = arithmetic.gamma(weight.shape[-2] + 1) * bias.abs().expand(product.value.shape)
+    return enclose(product.value + bias, product.radius, product.slack, fresh)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -241,7 +137,7 @@ def attention(
     radius = Σ dp|v − o| + Σ (p + dp)r_v + g Σ (p + dp)(|v| ⊕ r_v) + f Σ (|v| ⊕ r_v).
     """
     keys = key.value.shape[-2]
-    product = matmul(query, key.map(lambda x: x.mT), arithmetic, spare=4)
+    product = inner(query, key, arithmetic, spare=4)
     scores, error = scale * product.value, abs(scale) * product.radius
     hidden = ~visible
     largest = (scores.abs() + error).masked_fill(hidden, 0.0)
@@ -254,15 +150,14 @@ def attention(
     dp = dp.nan_to_num(1.0).clamp(max=1.0).masked_fill(hidden, 0.0)
     gamma = arithmetic.gamma(2 * keys + 16)
     out = p @ value.value
-    far = (value.value[..., None, :, :] - out[..., :, None, :]).abs()
-    radius = (
-        (dp[..., None] * far).sum(-2)
-        + (p + dp) @ value.radius
-        + gamma * ((p + dp) @ value.most)
-        + arithmetic.floor * (visible.double() @ value.most)
+    far = value.value[..., None, :, :] - out[..., :, None, :]
+    moved = dp[..., None] * far.abs()
+    norm = (dp[..., None] * euclidean(far)).sum(-2) + (p + dp) @ value.slack
+    fresh = gamma * ((p + dp) @ value.most) + arithmetic.floor * (visible.double() @ value.most)
+    return Attended(
+        weights=Enclosure(p, dp + gamma * (p + dp) + arithmetic.floor * visible),
+        result=enclose(out, moved.sum(-2) + (p + dp) @ value.radius, norm, fresh),
     )
-    weights = Enclosure(p, dp + gamma * (p + dp) + arithmetic.floor * visible)
-    return Attended(weights=weights, result=Enclosure(out, radius))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -316,22 +211,25 @@ def block(
         return layer_norm(given, gain, bias, config.layer_norm_epsilon, arithmetic)
 
     def dense(name: str, given: Enclosure) -> Enclosure:
-        return linear(given, weights[f"{own}{name}.weight"], weights[f"{own}{name}.bias"], arithmetic)
-
-    def split(given: Enclosure, third: int) -> Enclosure:
-        width = config.n_embd
-        return given.map(
-            lambda y: y[..., third * width : (third + 1) * width]
-            .unflatten(-1, (config.n_head, config.d_head))
-            .transpose(-3, -2)
+        return linear(
+            given, weights[f"{own}{name}.weight"], weights[f"{own}{name}.bias"], arithmetic
         )
 
+    def third_by_heads(place: int, given: Enclosure) -> Enclosure:
+        weight, bias = (
+            weights[f"{own}attn.c_attn.{part}"]
+            .unflatten(-1, (3, config.n_head, config.d_head))[..., place, :, :]
+            .movedim(-2, 0)
+            for part in ("weight", "bias")
+        )
+        spread = Enclosure(given.value[:, None], given.radius[:, None], given.slack[:, None])
+        return linear(spread, weight, bias[:, None], arithmetic)
+
     normalized = norm("ln_1", x)
-    fused = dense("attn.c_attn", normalized.result)
-    query, key, value = (split(fused, third) for third in range(3))
+    query, key, value = (third_by_heads(place, normalized.result) for place in range(3))
     scale = attention_scale(config, layer)
     attended = attention(query, key, value, visible, scale, arithmetic)
-    merged = attended.result.map(lambda y: y.transpose(-3, -2).flatten(-2))
+    merged = merge_heads(attended.result)
     between = add(x, dense("attn.c_proj", merged), arithmetic)
     normalized_again = norm("ln_2", between)
     before = dense("mlp.c_fc", normalized_again.result)

@@ -144,7 +144,9 @@ def shapes(config: GPT2Config) -> dict[str, tuple[int, ...]]:
             f"{block}.mlp.c_proj.bias": (d,),
         }
     named |= {"transformer.ln_f.weight": (d,), "transformer.ln_f.bias": (d,)}
-    return named if config.tie_word_embeddings else named | {"lm_head.weight": (config.vocab_size, d)}
+    return (
+        named if config.tie_word_embeddings else named | {"lm_head.weight": (config.vocab_size, d)}
+    )
 
 
 def draw_weights(
@@ -195,8 +197,12 @@ def draw(case: ModelCase) -> ModelInputs:
 _SMALL: tuple[ModelCase, ...] = (
     ModelCase(),
     ModelCase(n_head=2, d_head=3, length=4, vocab_size=7, seed=1),
-    ModelCase(n_layer=2, n_head=3, d_head=4, length=5, n_positions=6, batch=2, vocab_size=11, seed=2),
-    ModelCase(n_layer=2, n_head=2, d_head=3, length=5, n_positions=5, scale_attn_weights=False, seed=3),
+    ModelCase(
+        n_layer=2, n_head=3, d_head=4, length=5, n_positions=6, batch=2, vocab_size=11, seed=2,
+    ),
+    ModelCase(
+        n_layer=2, n_head=2, d_head=3, length=5, n_positions=5, scale_attn_weights=False, seed=3,
+    ),
     ModelCase(
         n_layer=3, n_head=2, d_head=2, length=6, n_positions=8, initializer_range=0.5,
         scale_attn_by_inverse_layer_idx=True, batch=2, seed=4,

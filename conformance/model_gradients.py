@@ -14,11 +14,18 @@ from collections.abc import Mapping
 import torch
 from jaxtyping import Float64, Int
 
+from attnspec.conformance.model_activation import activation_slope
 from attnspec.conformance.model_arithmetic import (
     Arithmetic,
     Enclosure,
     add,
+    concatenate,
+    enclose,
+    euclidean,
+    inner,
     matmul,
+    merge_heads,
+    mix,
     multiply,
     total,
 )
@@ -27,7 +34,6 @@ from attnspec.conformance.model_bounds import (
     Block,
     Forward,
     Normalized,
-    activation_slope,
     head_weight,
 )
 from attnspec.spec import GPT2Config
@@ -114,27 +120,50 @@ def _layer_norm(
     Automatic differentiation takes the mean of everything before the division once more, which is
     exact for mean(a) and adds y's mean, zero but for rounding, times mean(a∘y): hence the terms
     A + mean(A), A = |a| + |y| mean(|a∘y|), for the fresh part, with 3n + 24 roundings.
+    By norm, the map of a is (1 − 11ᵀ/n − yyᵀ/n)/s, at most 1/s; a y that moves by ν turns it by
+    ν(2‖y‖ + ν)/n at most, and moves its result by (ν(|y·a| + ν‖a‖) + ‖y‖ν‖a‖)/n.
     """
     n = norm.unit.value.shape[-1]
-    found[f"{name}.weight"].append(total(_flat(multiply(given, norm.unit, arithmetic)), arithmetic, 0))
+    found[f"{name}.weight"].append(
+        total(_flat(multiply(given, norm.unit, arithmetic)), arithmetic, 0)
+    )
     found[f"{name}.bias"].append(total(_flat(given), arithmetic, 0))
     a = multiply(given, Enclosure.exact(exact[f"{name}.weight"]), arithmetic)
     y, s = norm.unit, norm.deviation
-    overlap = (a.value * y.value).mean(-1, keepdim=True)
-    overlap_radius = _mean(a.most * y.radius + a.radius * y.value.abs())
-    overlap_most = _mean(a.most * y.most)
-    inside = a.value - a.value.mean(-1, keepdim=True) - y.value * overlap
+    overlap = _mean(a.value * y.value)
+    inside = a.value - _mean(a.value) - y.value * overlap
+    moved = _mean(torch.minimum(a.most * y.radius + a.radius * y.value.abs(), _far(a, y)))
     carried = (
-        a.radius + _mean(a.radius) + y.radius * (overlap.abs() + overlap_radius)
-        + y.value.abs() * overlap_radius
+        a.radius + _mean(a.radius) + y.radius * (overlap.abs() + moved) + y.value.abs() * moved
     )  # fmt: skip
+    lengths, slack = euclidean(y.value), y.slack
+    turned = slack * (2 * lengths + slack) / n
+    carried_norm = (
+        a.slack * (1 + turned)
+        + (
+            slack * (n * overlap.abs() + slack * euclidean(a.value))
+            + lengths * slack * euclidean(a.value)
+        )
+        / n
+    )
+    overlap_most = _mean(a.most * y.most)
     terms = a.most + y.most * overlap_most
     # the computed y has a mean of at most mean(r_y), not zero
     fresh = arithmetic.gamma(3 * n + 24) * (terms + _mean(terms)) + _mean(y.radius) * overlap_most
-    least = s.value - s.radius
     value = inside / s.value
-    radius = (carried + fresh + value.abs() * s.radius) / least.clamp(min=0)
-    return Enclosure(value, radius.nan_to_num(torch.inf))
+    least = (s.value - s.radius).clamp(min=0)
+    return enclose(
+        value,
+        (carried + value.abs() * s.radius) / least,
+        (carried_norm + euclidean(value) * s.radius) / least,
+        fresh / least,
+    )
+
+
+def _far(a: Enclosure, y: Enclosure) -> torch.Tensor:
+    """The same error of the overlap by Cauchy and Schwarz, spread evenly over the channels."""
+    n = a.value.shape[-1]
+    return (euclidean(a.most) * y.slack + a.slack * euclidean(y.value)) / n
 
 
 def _mean(x: torch.Tensor) -> torch.Tensor:
@@ -162,13 +191,8 @@ def _block(
     mixed = _linear(given, done.merged, f"{own}.attn.c_proj", exact, found, arithmetic)
     heads = mixed.map(lambda x: x.unflatten(-1, (config.n_head, -1)).transpose(-3, -2))
     thirds = _attention(heads, done, done.attended, arithmetic)
-    fused = [each.map(lambda x: x.transpose(-3, -2).flatten(-2)) for each in thirds]
-    joined = Enclosure(
-        torch.cat([each.value for each in fused], -1), torch.cat([each.radius for each in fused], -1)
-    )
-    branch = _linear(
-        joined, done.normalized.result, f"{own}.attn.c_attn", exact, found, arithmetic
-    )
+    joined = concatenate([merge_heads(each) for each in thirds])
+    branch = _linear(joined, done.normalized.result, f"{own}.attn.c_attn", exact, found, arithmetic)
     branch = _layer_norm(branch, done.normalized, f"{own}.ln_1", exact, found, arithmetic)
     return add(given, branch, arithmetic)
 
@@ -184,8 +208,8 @@ def _attention(
     """
     p, q, k, v = attended.weights, done.query, done.key, done.value
     p = Enclosure(p.value, 2 * p.radius)
-    values = matmul(p.map(lambda x: x.mT), given, arithmetic)
-    dp = matmul(given, v.map(lambda x: x.mT), arithmetic)
+    values = mix(p.map(lambda x: x.mT), given, arithmetic)
+    dp = inner(given, v, arithmetic)
     by_weights = total(multiply(p, dp, arithmetic), arithmetic, -1)
     by_output = total(multiply(given, attended.result, arithmetic), arithmetic, -1)
     row = Enclosure(by_weights.value, torch.maximum(by_weights.radius, by_output.radius))
@@ -194,10 +218,10 @@ def _attention(
     scores = multiply(p, difference, arithmetic)
     # scores that nobody may read have no gradient at all
     scores = Enclosure(scores.value, scores.radius.masked_fill(p.radius == 0, 0.0))
-    queries = _scaled(matmul(scores, k, arithmetic, spare=4), done.scale)
-    others = _scaled(matmul(scores.map(lambda x: x.mT), q, arithmetic, spare=4), done.scale)
+    queries = _scaled(mix(scores, k, arithmetic, spare=4), done.scale)
+    others = _scaled(mix(scores.map(lambda x: x.mT), q, arithmetic, spare=4), done.scale)
     return queries, others, values
 
 
 def _scaled(x: Enclosure, scale: float) -> Enclosure:
-    return Enclosure(x.value * scale, x.radius * abs(scale))
+    return Enclosure(x.value * scale, x.radius * abs(scale), x.slack * abs(scale))

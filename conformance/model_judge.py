@@ -23,6 +23,12 @@ from attnspec.spec import GPT2Config, ModelImplementation
 Weights = Mapping[str, torch.Tensor]
 EVIDENCE = 0.1
 """A pass tells something where the bound is below this share of the largest expected value."""
+_AXES = {
+    0: (),
+    1: ("channel",),
+    2: ("position", "channel"),
+    3: ("batch", "position", "channel"),
+}
 ILL_CONDITIONED = "ill-conditioned: the bound is too wide for a pass to tell anything"
 
 
@@ -51,14 +57,25 @@ def build(subject: ModelImplementation, config: GPT2Config, weights: Weights) ->
         NotClaimed: where it does not.
         Raised: where building fails.
     """
+    return build_on(
+        subject, config, {name: each.detach().clone() for name, each in weights.items()}
+    )
+
+
+def build_on(subject: ModelImplementation, config: GPT2Config, weights: Weights) -> Any:
+    """As `build`, on these very tensors: gradients can flow back to them.
+
+    Raises:
+        NotClaimed: where the configuration or the dtype is not claimed.
+        Raised: where building fails.
+    """
     dtype = next(iter(weights.values())).dtype
     if dtype not in subject.dtypes:
         raise tally.NotClaimed(f"dtype not claimed: {str(dtype).removeprefix('torch.')}")
     reason = subject.supports(config)
     if reason is not None:
         raise tally.NotClaimed(reason)
-    copies = {name: each.detach().clone() for name, each in weights.items()}
-    return _timed("implementation", subject.build, config, copies)
+    return _timed("implementation", subject.build, config, weights)
 
 
 def ask(
@@ -169,7 +186,15 @@ def hold(
     Raises:
         Violation: naming the worst element.
     """
-    check_close(got.detach(), expected.detach(), gate, what=what, message=message, dtype=got.dtype)
+    check_close(
+        got.detach(),
+        expected.detach(),
+        gate,
+        what=what,
+        message=message,
+        dtype=got.dtype,
+        axes=_AXES[got.dim()],
+    )
 
 
 def telling(gate: torch.Tensor, expected: torch.Tensor) -> bool:

@@ -32,11 +32,13 @@ class Probe:
     input_ids: Int[torch.Tensor, "batch length"]
 
     def but(self, *, epsilon: float | None = None, **weights: torch.Tensor) -> "Probe":
-        """The same probe with some weights of block 0 (`mlp__c_fc__bias`) or of the model changed."""
+        """The same probe with other weights, in block 0 (`mlp__c_fc__bias`) or outside."""
         changed = dict(self.weights)
         for key, each in weights.items():
             changed[_name(key)] = each.to(changed[_name(key)])
-        config = self.config if epsilon is None else replace(self.config, layer_norm_epsilon=epsilon)
+        config = (
+            self.config if epsilon is None else replace(self.config, layer_norm_epsilon=epsilon)
+        )
         return replace(self, config=config, weights=changed)
 
     @property
@@ -52,7 +54,7 @@ class Probe:
 
     @property
     def gate(self) -> Float64[torch.Tensor, "batch length n_embd"]:
-        """How far a reading may be from the exact one, with a float64 reckoning on the other side."""
+        """How far a reading may be from a float64 reckoning."""
         return Allowed(self.config, self.weights, self.input_ids).logits[..., -self.config.n_embd :]
 
 

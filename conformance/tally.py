@@ -20,12 +20,14 @@ class Tally:
         worst: the largest fraction of a bound that was reached, 1 being the limit.
         seconds: time spent per part: `implementation`, `oracle`, `bound`.
         reasons: why cases were not claimed, each once, in order.
+        figures: what a law measures without judging it, by name; the largest of each.
     """
 
     examples: int = 0
     worst: float | None = None
     seconds: dict[str, float] = field(default_factory=dict)
     reasons: list[str] = field(default_factory=list)
+    figures: dict[str, float] = field(default_factory=dict)
 
     def refused(self, reason: str) -> None:
         """Remember why a case was not claimed."""
@@ -61,3 +63,10 @@ def reached(fraction: float) -> None:
     if tally is not None:
         fraction = math.inf if math.isnan(fraction) else fraction
         tally.worst = fraction if tally.worst is None else max(tally.worst, fraction)
+
+
+def figure(name: str, value: float) -> None:
+    """Report a number that is measured and not judged; of several, the largest is kept."""
+    tally = _CURRENT.get()
+    if tally is not None:
+        tally.figures[name] = max(value, tally.figures.get(name, value))

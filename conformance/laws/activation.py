@@ -5,16 +5,14 @@ from hypothesis import strategies as st
 from jaxtyping import Float64
 
 from attnspec.conformance.law import Judged, law
-from attnspec.conformance.model_bounds import ACTIVATIONS as KNOWN
+from attnspec.conformance.model_activation import ACTIVATIONS as KNOWN
 from attnspec.conformance.model_case import ACTIVATIONS, ModelCase, model_cases, normal
 from attnspec.conformance.model_judge import hold, hold_to_oracle
 from attnspec.conformance.model_probe import PINNED, Probe, contrast, normalized, probe
 from attnspec.spec import ModelImplementation
 
 _FARTHEST = (-2.699, 2.699)
-_SWITCHES = tuple(
-    case.but(activation_function=name) for name in ACTIVATIONS for case in PINNED[:2]
-)
+_SWITCHES = tuple(case.but(activation_function=name) for name in ACTIVATIONS for case in PINNED[:2])
 
 
 def _cases(subject: ModelImplementation) -> st.SearchStrategy[ModelCase]:
@@ -104,7 +102,7 @@ def _only_the_contrast(
 
 @law("ACT-4", judges=Judged.MODEL, pinned=PINNED[:4])
 def law_gelu_is_not_the_erf_form(subject: ModelImplementation, case: ModelCase) -> None:
-    """ACT-4: where the two forms differ most, the result is as far from xΦ(x) as the tanh form is."""
+    """ACT-4: where the two forms differ most, the result is the tanh form's distance off xΦ(x)."""
     a = torch.tensor(_FARTHEST, dtype=torch.float64).to(case.dtype).double()
     exact, ours = KNOWN["gelu"].value(a), KNOWN["gelu_new"].value(a)
     shown = _window(case, a, torch.eye(2).double(), torch.zeros(2).double())
@@ -122,9 +120,7 @@ def law_gelu_is_not_the_erf_form(subject: ModelImplementation, case: ModelCase) 
 
 
 @law("ACT-5", judges=Judged.MODEL, pinned=_SWITCHES, explore=_switched)
-def law_the_configured_activation_is_applied(
-    subject: ModelImplementation, case: ModelCase
-) -> None:
+def law_the_configured_activation_is_applied(subject: ModelImplementation, case: ModelCase) -> None:
     """ACT-5: the MLP bends by the function that `activation_function` names."""
     a = _arguments(case)
     shown = _window(case, a, torch.eye(len(a)).double(), torch.zeros(len(a)).double())

@@ -1,10 +1,10 @@
-"""Laws of the block: its linear maps, its packed projection, its residuals, its order, its scales."""
+"""Laws of the block: linear maps, packed projection, residuals, order, scales."""
 
 import torch
 from hypothesis import strategies as st
 
 from attnspec.conformance.law import Judged, law
-from attnspec.conformance.model_bounds import ACTIVATIONS
+from attnspec.conformance.model_activation import ACTIVATIONS
 from attnspec.conformance.model_case import ModelCase, draw, draw_weights, model_cases, normal
 from attnspec.conformance.model_judge import Allowed, ask, build, hold, hold_to_oracle
 from attnspec.conformance.model_probe import PINNED, coarse_rows, normalized, probe
@@ -41,9 +41,7 @@ def law_linear_maps_are_stored_input_major(subject: ModelImplementation, case: M
         attn__c_attn__bias=packed, attn__c_proj__weight=weight, attn__c_proj__bias=bias
     )
     inside = {"ln_2__weight": torch.zeros(width), "mlp__c_proj__weight": torch.eye(width)}
-    first = shown.but(
-        **inside, ln_2__bias=value, mlp__c_fc__weight=weight, mlp__c_fc__bias=bias
-    )
+    first = shown.but(**inside, ln_2__bias=value, mlp__c_fc__weight=weight, mlp__c_fc__bias=bias)
     second = shown.but(mlp__c_fc__bias=hidden, mlp__c_proj__weight=weight, mlp__c_proj__bias=bias)
     added = {
         "attn.c_proj": (attention, value @ weight + bias),

@@ -1,8 +1,7 @@
 """Laws of the embeddings: rows are selected, positions add, and what has no row is refused."""
 
-from hypothesis import strategies as st
-
 import torch
+from hypothesis import strategies as st
 
 from attnspec.conformance.law import Judged, law
 from attnspec.conformance.model_case import ModelCase, model_cases, normal
@@ -36,7 +35,9 @@ def law_each_token_selects_its_row(subject: ModelImplementation, case: ModelCase
 def law_positions_add(subject: ModelImplementation, case: ModelCase) -> None:
     """EMB-2: the row of position 0, 1, 2, ... is added to the row of each token."""
     shown = probe(coarse_rows(case), case)
-    places = (normal(case.seed, "places", *shown.weights["transformer.wpe.weight"].shape) * 256).round()
+    places = (
+        normal(case.seed, "places", *shown.weights["transformer.wpe.weight"].shape) * 256
+    ).round()
     shown = shown.but(wpe__weight=places / 256)
     hold(
         shown.read(subject),
@@ -81,9 +82,7 @@ def law_a_sequence_longer_than_the_positions_is_an_error(
 
 
 @law("EMB-4", judges=Judged.MODEL, pinned=PINNED[2:6], needs={ModelFeature.PADDING})
-def law_a_position_without_a_row_is_an_error(
-    subject: ModelImplementation, case: ModelCase
-) -> None:
+def law_a_position_without_a_row_is_an_error(subject: ModelImplementation, case: ModelCase) -> None:
     """EMB-4: a position id below 0 or not below their number raises."""
     shown = probe(coarse_rows(case), case)
     model = build(subject, shown.config, shown.weights)

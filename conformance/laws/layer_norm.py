@@ -2,12 +2,11 @@
 
 import torch
 from hypothesis import strategies as st
-from jaxtyping import Float64
 
 from attnspec.conformance.law import Judged, law
 from attnspec.conformance.model_case import ModelCase, model_cases, normal
 from attnspec.conformance.model_judge import hold
-from attnspec.conformance.model_probe import PINNED, Probe, coarse_rows, normalized, probe
+from attnspec.conformance.model_probe import PINNED, coarse_rows, normalized, probe
 from attnspec.spec import ModelImplementation
 
 
@@ -15,13 +14,11 @@ def _cases(subject: ModelImplementation) -> st.SearchStrategy[ModelCase]:
     return model_cases(subject, n_layer=1, n_inner=None, activation_function="gelu_new", tied=True)
 
 
-
-
 @law("LNM-1", judges=Judged.MODEL, pinned=PINNED, explore=_cases)
 def law_layer_norm_has_zero_mean_and_biased_unit_variance(
     subject: ModelImplementation, case: ModelCase
 ) -> None:
-    """LNM-1: before gain and bias, a row has mean 0 and mean square v/(v + ε), v = Σ(x − mean)²/n."""
+    """LNM-1: before gain and bias a row has mean 0 and mean square v/(v + ε), v its variance."""
     shown = probe(coarse_rows(case), case)
     got, gate = shown.read(subject).double(), shown.gate
     hold(
@@ -103,9 +100,7 @@ def law_epsilon_stands_inside_the_root(subject: ModelImplementation, case: Model
     shape = coarse_rows(case.but(vocab_size=4))
     rows = torch.cat([shape * size[:, None], torch.ones_like(shape[:1])])
     epsilon = 1.0
-    shown = probe(
-        rows, case, input_ids=torch.arange(5)[None], layer_norm_epsilon=epsilon
-    )
+    shown = probe(rows, case, input_ids=torch.arange(5)[None], layer_norm_epsilon=epsilon)
     small = probe(
         rows * 2.0**-8, case, input_ids=torch.arange(5)[None], layer_norm_epsilon=2.0**-16
     )
@@ -121,7 +116,7 @@ def law_epsilon_stands_inside_the_root(subject: ModelImplementation, case: Model
 
 @law("LNM-6", judges=Judged.MODEL, pinned=PINNED[2:], explore=_cases)
 def law_layer_norm_treats_each_row_alone(subject: ModelImplementation, case: ModelCase) -> None:
-    """LNM-6: what a row becomes does not depend on the other rows, at other places or in the batch."""
+    """LNM-6: what a row becomes does not depend on rows at other places or in the batch."""
     case = case.but(batch=2, length=3, n_positions=max(case.n_positions, 3))
     rows = coarse_rows(case.but(vocab_size=6))
     rows[3:] *= 32

@@ -1,0 +1,309 @@
+"""Mutants of whole GPT-2 models: head, states, gradients, padding, cache, causality."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+from attnspec.conformance.mutants.dense import Dense
+from attnspec.conformance.mutants.gpt2_base import Cache, CompactGPT2, Normalizing, model_mistake
+from attnspec.conformance.mutants.mistake import mistake
+from attnspec.spec import GPT2Config
+
+
+@model_mistake(
+    "own-no-final-norm",
+    "no LayerNorm before the head",
+    "one-final-layer-norm-stands-before-the-head",
+    "logits-equal-the-oracles",
+)
+class _NoFinalNorm(CompactGPT2):
+    def final_norm(self, x: torch.Tensor) -> torch.Tensor:
+        return x
+
+
+@model_mistake(
+    "own-final-norm-twice",
+    "the final LayerNorm is applied twice",
+    "one-final-layer-norm-stands-before-the-head",
+)
+class _FinalNormTwice(CompactGPT2):
+    def final_norm(self, x: torch.Tensor) -> torch.Tensor:
+        return super().final_norm(super().final_norm(x))
+
+
+@model_mistake(
+    "MDL-08",
+    "the head of a tied checkpoint is not the token table",
+    "a-tied-head-is-the-token-table",
+    "logits-equal-the-oracles",
+    source="https://github.com/karpathy/nanoGPT/pull/21",
+)
+class _NotTied(CompactGPT2):
+    def head(self, x: torch.Tensor) -> torch.Tensor:
+        if not self.config.tie_word_embeddings:
+            return super().head(x)
+        random = torch.Generator().manual_seed(0)
+        shape = (self.config.vocab_size, self.config.n_embd)
+        return x @ (0.02 * torch.randn(shape, generator=random)).to(x).mT
+
+
+@model_mistake(
+    "MDL-09",
+    "a distinct lm_head.weight is overwritten by the token table",
+    "an-untied-head-is-used-as-given",
+    source="https://github.com/huggingface/transformers/pull/42612",
+)
+class _HeadOverwritten(CompactGPT2):
+    def head(self, x: torch.Tensor) -> torch.Tensor:
+        return x @ self.weights["transformer.wte.weight"].mT
+
+
+@model_mistake(
+    "own-hidden-states-late",
+    "hidden states leave out the embeddings and repeat the last state",
+    "every-hidden-state-equals-the-oracles",
+)
+class _StatesLate(CompactGPT2):
+    def report(self, states: list[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        return (*states[1:], states[-1])
+
+
+@model_mistake(
+    "own-logits-shifted",
+    "position t gives the logits of position t - 1",
+    "next-token-loss-equals-the-oracles",
+    "logits-equal-the-oracles",
+)
+class _LogitsShifted(CompactGPT2):
+    def head(self, x: torch.Tensor) -> torch.Tensor:
+        return super().head(torch.cat([x[:, :1], x[:, :-1]], 1))
+
+
+@model_mistake(
+    "MDL-10",
+    "the gradient of a tied table misses its use as the head",
+    "every-gradient-equals-the-oracles",
+    source="https://github.com/paiml/entrenar/issues/314",
+)
+class _TiedGradient(CompactGPT2):
+    def head(self, x: torch.Tensor) -> torch.Tensor:
+        if not self.config.tie_word_embeddings:
+            return super().head(x)
+        return x @ self.weights["transformer.wte.weight"].detach().mT
+
+
+@model_mistake(
+    "own-norm-statistics-detached",
+    "no gradient flows through LayerNorm's mean and variance",
+    "every-gradient-equals-the-oracles",
+)
+class _Detached(Normalizing):
+    def normalize(self, x: torch.Tensor) -> torch.Tensor:
+        mean, variance = x.mean(-1, keepdim=True), x.var(-1, keepdim=True, correction=0)
+        deviation = (variance + self.config.layer_norm_epsilon).sqrt()
+        return (x - mean.detach()) / deviation.detach()
+
+
+@model_mistake(
+    "own-padding-mask-ignored",
+    "the padding mask is ignored",
+    "padding-changes-no-real-token",
+    "a-cache-remembers-what-was-padding",
+)
+class _PaddingIgnored(CompactGPT2):
+    def visible(self, input_ids: torch.Tensor, past: int, attention_mask: Any) -> torch.Tensor:
+        return super().visible(input_ids, past, None)
+
+
+@model_mistake(
+    "own-padding-positions-ignored",
+    "position_ids are ignored",
+    "padding-changes-no-real-token",
+)
+class _PositionIdsIgnored(CompactGPT2):
+    def __call__(self, input_ids: torch.Tensor, **options: Any) -> Any:
+        options.pop("position_ids", None)
+        return super().__call__(input_ids, **options)
+
+
+@model_mistake(
+    "MSK-40",
+    "the causal constraint adds -10000 to a score instead of hiding it",
+    "later-tokens-stay-hidden-however-large-their-scores",
+    source="https://github.com/microsoft/onnxruntime/pull/8549",
+)
+class _Additive(CompactGPT2):
+    def attend(
+        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, visible: torch.Tensor
+    ) -> torch.Tensor:
+        scores = (query * self.scale()) @ key.mT
+        return (scores - 10000.0 * ~visible).softmax(-1) @ value
+
+
+@model_mistake(
+    "CAC-01",
+    "positions start again at zero with a cache",
+    "a-cache-gives-what-all-at-once-gives",
+    source="https://github.com/ml-explore/mlx-lm/pull/93",
+)
+class _PositionsRestart(CompactGPT2):
+    def positions(self, past: int, length: int) -> torch.Tensor:
+        return super().positions(0, length)
+
+
+@model_mistake(
+    "CAC-02",
+    "the length of the cache is read from the axis of heads",
+    "a-cache-gives-what-all-at-once-gives",
+    source="https://github.com/dmlc/gluon-nlp/issues/1015",
+)
+class _WrongAxis(CompactGPT2):
+    def positions(self, past: int, length: int) -> torch.Tensor:
+        return (
+            super()
+            .positions(self.config.n_head if past else 0, length)
+            .clamp(max=self.config.n_positions - 1)
+        )
+
+
+@model_mistake(
+    "CAC-03",
+    "with a cache the padding mask covers the new tokens only",
+    "a-cache-remembers-what-was-padding",
+    source="https://github.com/huggingface/transformers/issues/4130",
+)
+class _MaskOfNewTokens(CompactGPT2):
+    def visible(
+        self, input_ids: torch.Tensor, past: int, attention_mask: torch.Tensor | None
+    ) -> torch.Tensor:
+        if attention_mask is not None:
+            attention_mask = attention_mask.clone()
+            attention_mask[:, :past] = 1
+        return super().visible(input_ids, past, attention_mask)
+
+
+@model_mistake(
+    "CAC-04",
+    "the step after the first feeds its first token twice",
+    "a-cache-gives-what-all-at-once-gives",
+    source="https://github.com/huggingface/transformers/issues/1749",
+)
+class _FedTwice(CompactGPT2):
+    def attention(self, x: torch.Tensor, visible: torch.Tensor, kept: Any) -> Any:
+        if kept is None:
+            return super().attention(x, visible, kept)
+        last = tuple(torch.cat([each, each[:, :, -1:]], 2) for each in kept)
+        wider = torch.cat([visible[..., :1], visible], -1)
+        mixed, (key, value) = super().attention(x, wider, last)
+        past = kept[0].shape[2]
+        drop = [index for index in range(key.shape[2]) if index != past]
+        return mixed, (key[:, :, drop], value[:, :, drop])
+
+
+@model_mistake(
+    "own-cached-causal-upper-left",
+    "with a cache the causal mask is aligned to the first key",
+    "a-cache-gives-what-all-at-once-gives",
+)
+class _UpperLeft(CompactGPT2):
+    def causal(self, past: int, length: int) -> torch.Tensor:
+        return torch.ones(length, past + length, dtype=torch.bool).tril()[None, None]
+
+
+@model_mistake(
+    "own-future-leak",
+    "each token reads the one after it",
+    "no-logit-depends-on-later-tokens",
+    "logits-equal-the-oracles",
+)
+class _FutureLeak(CompactGPT2):
+    def causal(self, past: int, length: int) -> torch.Tensor:
+        return torch.ones(length, past + length, dtype=torch.bool).tril(past + 1)[None, None]
+
+
+@model_mistake(
+    "own-mask-finite",
+    "later tokens are hidden by -5 instead of minus infinity",
+    "no-logit-depends-on-later-tokens",
+)
+class _MaskFinite(CompactGPT2):
+    def attend(
+        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, visible: torch.Tensor
+    ) -> torch.Tensor:
+        scores = (query * self.scale()) @ key.mT
+        return scores.masked_fill(~visible, -5.0).softmax(-1) @ value
+
+
+@model_mistake(
+    "own-attention-over-batch",
+    "the keys of the first row serve the whole batch",
+    "rows-of-a-batch-do-not-meet",
+)
+class _SharedKeys(CompactGPT2):
+    def attend(
+        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, visible: torch.Tensor
+    ) -> torch.Tensor:
+        return super().attend(query, key[:1].expand_as(key), value, visible)
+
+
+@model_mistake(
+    "own-dropout-in-evaluation",
+    "dropout stays on in evaluation",
+    "a-model-answers-alike-each-time",
+    "logits-equal-the-oracles",
+)
+class _Dropout(CompactGPT2):
+    def embed(self, input_ids: torch.Tensor, position_ids: torch.Tensor) -> torch.Tensor:
+        return functional.dropout(super().embed(input_ids, position_ids), 0.1, training=True)
+
+
+@model_mistake(
+    "own-state-kept",
+    "the cache of one call is read by the next",
+    "a-model-answers-alike-each-time",
+)
+class _StateKept(CompactGPT2):
+    _last: Cache | None = None
+
+    def __call__(self, input_ids: torch.Tensor, **options: Any) -> Any:
+        if options.get("cache") is not None:
+            return super().__call__(input_ids, **options)
+        old = self._last
+        if old and old[0][0].shape[0] != input_ids.shape[0]:
+            old = None
+        options["cache"] = old or ()
+        options["position_ids"] = super().positions(0, input_ids.shape[1])
+        logits, self._last = super().__call__(input_ids, **options)[:2]
+        return logits
+
+
+@model_mistake(
+    "own-weights-folded-in-place",
+    "the scale is folded into the caller's weights",
+    "a-model-answers-alike-each-time",
+)
+class _Folded(CompactGPT2):
+    def __init__(self, config: GPT2Config, weights: Mapping[str, torch.Tensor]) -> None:
+        super().__init__(config, weights)
+        factors = []
+        for self.layer in range(config.n_layer):
+            factors.append(super().scale())
+            width = config.n_embd
+            with torch.no_grad():
+                self.own("attn.c_attn.weight")[:, :width].mul_(factors[-1])
+                self.own("attn.c_attn.bias")[:width].mul_(factors[-1])
+
+    def scale(self) -> float:
+        return 1.0
+
+
+@mistake(
+    "own-model-scale-ignored",
+    "the scale that the model passes is ignored for 1/sqrt(d_head)",
+    kills=("every-attention-call-inside-gpt2-is-within-its-bound",),
+)
+class _ScaleArgumentIgnored(Dense):
+    def scale(self, query: torch.Tensor, value: torch.Tensor, scale: float | None) -> float:
+        return super().scale(query, value, None)
