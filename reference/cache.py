@@ -25,8 +25,8 @@ class Cache:
     def append(
         self,
         layer: int,
-        key: Float[torch.Tensor, "batch heads keys d_head"],
-        value: Float[torch.Tensor, "batch heads keys d_head"],
+        key: Float[torch.Tensor, "batch heads length d_head"],
+        value: Float[torch.Tensor, "batch heads length d_head"],
     ) -> KeyValue:
         """Put new keys and values after those that one layer kept.
 

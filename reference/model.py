@@ -1,9 +1,9 @@
 """GPT-2: from token ids to logits, top to bottom."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -17,7 +17,6 @@ from attnspec.reference.layer_norm import layer_norm
 from attnspec.reference.masks import causal, displacement
 from attnspec.reference.parameters import HEAD, POSITIONS, TOKENS, check_parameters
 from attnspec.spec import (
-    Attention,
     CausalAlignment,
     GPT2Config,
     ModelFeature,
@@ -37,7 +36,7 @@ class GPT2:
 
     config: GPT2Config
     weights: Mapping[str, torch.Tensor]
-    attention: Attention
+    attention: Callable[..., torch.Tensor]
 
     def __call__(
         self,
@@ -164,7 +163,7 @@ def build(
     config: GPT2Config,
     state_dict: Mapping[str, torch.Tensor],
     *,
-    attention: Attention | None = None,
+    attention: Callable[..., torch.Tensor] | None = None,
     dtype: torch.dtype | None = None,
 ) -> GPT2:
     """Put a GPT-2 together.
@@ -191,7 +190,10 @@ def build(
     weights = check_parameters(config, state_dict, dtype=dtype)
     if attention is None:
         compute_dtype = weights[TOKENS].dtype
-        attention = partial(scaled_dot_product_attention, compute_dtype=compute_dtype)
+        attention = cast(
+            Callable[..., torch.Tensor],
+            partial(scaled_dot_product_attention, compute_dtype=compute_dtype),
+        )
     return GPT2(config=config, weights=weights, attention=attention)
 
 
