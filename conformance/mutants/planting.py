@@ -1,0 +1,38 @@
+"""A short way to plant an instance of a correct attention that gets one step wrong."""
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from attnspec.conformance.mutants.dense import dense
+from attnspec.conformance.mutants.registry import plant
+
+
+def plant_dense(
+    id: str, title: str, attention: Any, *kills: str, source: str = "", **profile: Any
+) -> None:
+    """Plant a mutant that claims what the correct base claims.
+
+    Args:
+        id: of the public report it repeats, or a name of its own.
+        title: the mistake in words.
+        attention: the callable.
+        kills: the names of laws that fail on it.
+        source: the public thread that reported it, where there is one.
+        profile: answers that differ from those of the base.
+    """
+    base = dense(f"mutant_{id.lower().replace('-', '_')}", attention)
+    subject = replace(base, profile=replace(base.profile, **profile))
+    plant(id=id, title=title, subject=subject, kills=kills, source=source)
+
+
+def read_memory(tensor: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
+    """Read the memory of a tensor with other strides; past its end, from the start again."""
+    storage = tensor.new_empty(0).set_(tensor.untyped_storage())
+    index = torch.tensor(tensor.storage_offset(), device=tensor.device)
+    for axis, stride in enumerate(strides):
+        steps = torch.arange(tensor.shape[axis], device=tensor.device) * stride
+        index = index + steps.view(-1, *[1] * (tensor.dim() - 1 - axis))
+    read: torch.Tensor = storage[index % max(storage.numel(), 1)]
+    return read
