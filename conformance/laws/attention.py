@@ -78,7 +78,7 @@ def law_output_equals_the_definition(subject: Subject, case: Case) -> None:
         TILES.but(dtype=BF16, queries=5, keys=257),
         TILES.but(values=Values.GROWING, queries=5, keys=255),
     ),
-    explore=cases(scales=POSITIVE, empty=True),
+    explore=cases(scales=POSITIVE, empty=True, only=plain),
 )
 def law_weights_sum_to_one(subject: Subject, case: Case) -> None:
     """ATT-2: where all values are equal, each output is that value."""
@@ -297,85 +297,8 @@ def _code_keys(case: Case, call: Call, dominant: torch.Tensor) -> tuple[Call, fl
     code = 1.0 - 2.0 * (key >> (channel % digits) & 1)
     scale = case.d_head**-0.5 if case.scale is None else case.scale
     apart = 2 * scale * (case.d_head // digits)
-    # wider types tell smaller weights from zero
-    wanted = {F64: 48.0, F32: 24.0}.get(case.dtype, 12.0) / apart
+    # wide types tell small weights from zero; narrow ones need scores that are not too large
+    wanted = {F64: 48.0, F32: 24.0}.get(case.dtype, 8.0) / apart
     level = torch.tensor(wanted, dtype=case.dtype).item()
     query = (level * code).to(case.dtype)[dominant]
     return call.but(key=code.to(case.dtype).expand_as(call.key).clone(), query=query), apart * level
-
-
-@law(
-    "ATT-8",
-    judges=Judged.ATTENTION,
-    pinned=(
-        TINIEST,
-        UNEQUAL,
-        *every(SMALL.but(d_head=5, d_value=13), dtype=(F32, F64, F16, BF16)),
-        SMALL.but(d_head=16, d_value=1),
-        SMALL.but(d_head=16, d_value=16),
-        GROUPED.but(d_head=4, d_value=65),
-        TILES.but(d_head=64, d_value=64, queries=17),
-    ),
-    explore=cases(scales=POSITIVE),
-    cost=3,
-)
-def law_value_channels_are_independent(subject: Subject, case: Case) -> None:
-    """ATT-8: any number of value channels, each the same whatever the others hold."""
-    call = subject.draw(case)
-    expected = subject.judge(call, subject.call(call), "wrong with this number of value channels")
-    evident(call, expected)
-    kept = slice(case.seed % case.d_value, case.seed % case.d_value + 1)
-    alone = call.value[..., kept]
-    noise = torch.full_like(call.value, torch.nan)
-    noise[..., kept] = alone
-    tried = [(call.but(value=noise), kept)]
-    if subject.refuses(case.but(d_value=1)) is None:
-        tried.append((call.but(value=alone.contiguous()), slice(None)))
-    for each, where in tried:
-        check_close(
-            subject.call(each)[..., where],
-            expected.out[..., kept],
-            expected.bound[..., kept],
-            what="out",
-            message="a channel of the output depends on other channels of the values",
-            dtype=case.dtype,
-        )
-
-
-@law(
-    "ATT-9",
-    judges=Judged.ATTENTION,
-    pinned=(
-        *every(TINIEST, keys=(1, 0), queries=(1, 0)),
-        TINIEST.but(queries=1, keys=1, d_head=1, d_value=1),
-        *every(SMALL.but(keys=1), dtype=(F64, F16, BF16)),
-        *every(SMALL.but(queries=1), dtype=(F64, F16, BF16)),
-        SMALL.but(keys=0, queries=17),
-        SMALL.but(queries=0, keys=17),
-        SMALL.but(queries=0, keys=0),
-        GROUPED.but(keys=1),
-        GROUPED.but(queries=1, keys=257, d_value=4),
-        SMALL.but(keys=1, is_causal=True),
-        SMALL.but(keys=0, is_causal=True),
-    ),
-    explore=cases(scales=POSITIVE, lengths=(1,), empty=True, patterns=UNBIASED),
-)
-def law_lengths_zero_and_one(subject: Subject, case: Case) -> None:
-    """ATT-9: no keys give zeros, no queries an empty output, one key its value."""
-    call = subject.draw(case)
-    out = subject.call(call)
-    expected = subject.judge(call, out, "wrong for a length of zero or one")
-    if case.keys == 0 and out.numel() and bool((out != 0).any()):
-        raise Violation("without keys the output must be zero")
-    if case.keys == 1:
-        value = per_head(call.value.double(), case.heads)
-        there = readable(subject, call)
-        check_close(
-            out,
-            torch.where(there, value, expected.out),
-            expected.bound,
-            what="out",
-            message="a single key does not give its value",
-            dtype=case.dtype,
-            may_be_nan=expected.may_be_nan,
-        )

@@ -314,3 +314,18 @@ class NoKeys(Dense):
     def mix(self, weights: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
         out = super().mix(weights, value)
         return out if value.shape[-2] else out / value.shape[-2]
+
+
+@mistake(
+    "own-no-keys-sum",
+    "without keys, zero times the sum of the queries is added",
+    kills=("no-keys-give-zeros-whatever-the-queries",),
+)
+class SumOfQueries(Dense):
+    def scores(self, query: torch.Tensor, key: torch.Tensor, scale: float) -> torch.Tensor:
+        self.size = query.sum()
+        return super().scores(query, key, scale)
+
+    def mix(self, weights: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        out = super().mix(weights, value)
+        return out if value.shape[-2] else out + 0 * self.size
