@@ -20,7 +20,7 @@ def gelu_tanh(x: Float[torch.Tensor, "*batch"]) -> Float[torch.Tensor, "*batch"]
         Close to 0 far below zero, close to `x` far above it; never below -0.171.
 
     Clauses:
-        ACT-1
+        ACT-1, ACT-2, ACT-3
 
     Source:
         Hendrycks and Gimpel 2016, section 2; Radford et al. 2019, released code
@@ -40,7 +40,7 @@ def gelu_erf(x: Float[torch.Tensor, "*batch"]) -> Float[torch.Tensor, "*batch"]:
         Within 5e-4 of `gelu_tanh`.
 
     Clauses:
-        ACT-1
+        ACT-4
 
     Source:
         Hendrycks and Gimpel 2016, equation 1

@@ -40,7 +40,7 @@ def attention(
         query that may read nothing gives zeros, and minus infinity or the sink's logit.
 
     Clauses:
-        ATT-1, MSK-1
+        ATT-1, MSK-4, MSK-12, MSK-14, NUM-1
 
     Source:
         Vaswani et al. 2017, equation 1; softcap: Gemma Team 2024, section 2; sinks: Miller 2023

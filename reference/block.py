@@ -35,7 +35,7 @@ def block(
         The residual stream after this block.
 
     Clauses:
-        GPT-1, GPT-2
+        GPT-3, GPT-4, GPT-5
 
     Source:
         Radford et al. 2019, section 2.3: the LayerNorm stands before each sub-block
@@ -79,7 +79,7 @@ def attention_scale(config: GPT2Config, layer: int) -> float:
         A factor of the scores, in (0, 1].
 
     Clauses:
-        GPT-1
+        GPT-6, GPT-7
 
     Source:
         Hugging Face transformers, `GPT2Config`; the layer-wise factor: Mistral (CRFM) 2021

@@ -65,7 +65,7 @@ class Cache:
             ValueError: for a length that the cache does not reach.
 
         Clauses:
-            GPT-6
+            GPT-16
         """
         if not 0 <= length <= self.length:
             raise ValueError(f"length must lie in [0, {self.length}], got {length}")

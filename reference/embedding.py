@@ -26,7 +26,7 @@ def embed(
         ValueError: for an id or a position without a row, saying which and where.
 
     Clauses:
-        EMB-1, EMB-2
+        EMB-1, EMB-2, EMB-3, EMB-4
 
     Source:
         Radford et al. 2018, equation 2 (GPT-2 keeps it)

@@ -158,7 +158,7 @@ def generate(
             model has positions.
 
     Clauses:
-        GEN-1, GEN-4, GPT-3
+        GEN-1, GEN-4, GPT-16
     """
     given = torch.as_tensor(input_ids, dtype=torch.long)
     if given.ndim != 1 and given.shape[:-1] != (1,):

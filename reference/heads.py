@@ -105,7 +105,7 @@ def multi_head_attention(
         What attention adds to the residual stream.
 
     Clauses:
-        HED-1, GPT-1
+        HED-1, GPT-2
 
     Source:
         Vaswani et al. 2017, section 3.2.2; the packed projection: Radford et al. 2019, code

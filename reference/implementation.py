@@ -73,7 +73,7 @@ def scaled_dot_product_attention(
         ValueError: for anything else that has no reading, naming the argument.
 
     Clauses:
-        ATT-1, MSK-1, MSK-2, MSK-3, HED-2
+        ATT-1, ATT-11, MSK-2, MSK-3, MSK-12, HED-2
     """
     check_arguments(
         query,

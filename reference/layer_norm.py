@@ -28,7 +28,7 @@ def layer_norm(
         alone.
 
     Clauses:
-        LNM-1
+        LNM-1, LNM-2, LNM-5, LNM-6
 
     Source:
         Ba et al. 2016, equation 4, with the variance biased and epsilon inside the root

@@ -27,6 +27,9 @@ def next_token_loss(
     Raises:
         ValueError: where there is no token to predict, or a label is no token.
 
+    Clauses:
+        GPT-13
+
     Source:
         Radford et al. 2018, equation 1
     """

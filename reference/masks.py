@@ -151,7 +151,7 @@ def visible_keys(
         ValueError: for a negative width of the window.
 
     Clauses:
-        MSK-1, MSK-3
+        MSK-3, MSK-6, MSK-9
     """
     visible = torch.ones(queries, keys, dtype=torch.bool, device=device)
     if is_causal:

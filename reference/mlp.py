@@ -31,7 +31,7 @@ def mlp(
         What the MLP adds to the residual stream.
 
     Clauses:
-        GPT-1
+        GPT-5, ACT-5
 
     Source:
         Radford et al. 2018, section 4.1 (GPT-2 keeps it)

@@ -66,8 +66,9 @@ class GPT2:
             ValueError: for ids, positions or a mask that have no reading.
 
         Clauses:
-            GPT-1, GPT-2, GPT-3
+            GPT-8, GPT-9, GPT-10, GPT-11, GPT-12, GPT-15, GPT-16, GPT-17
         """
+        input_ids = input_ids.to(self.weights[TOKENS].device)
         past = 0 if cache is None else cache.length
         if position_ids is None:
             length = input_ids.shape[1]

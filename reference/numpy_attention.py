@@ -52,7 +52,7 @@ def numpy_attention(
         The output, and the natural logarithm of the denominator.
 
     Clauses:
-        ATT-1, MSK-1
+        ATT-1, MSK-4, MSK-12, MSK-14, NUM-1
     """
     batch, heads, queries, d_head = query.shape
     kv_heads, keys, d_value = value.shape[1:]

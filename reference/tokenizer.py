@@ -148,7 +148,7 @@ class Tokenizer:
             ValueError: for an id that this vocabulary does not have.
 
         Clauses:
-            TOK-1
+            TOK-1, TOK-8, TOK-9
         """
         return self.decode_bytes(ids).decode(errors="replace")
 
