@@ -3,7 +3,6 @@
 import torch
 
 from attnspec.conformance.call import Call
-from attnspec.conformance.inputs import draw
 from attnspec.conformance.law import Judged, law
 from attnspec.conformance.laws.attention_sides import (
     POSITIVE,
@@ -62,12 +61,11 @@ GROUPS = (
 )
 def law_split_heads_are_separate_heads(subject: Subject, case: Case) -> None:
     """HED-1: channels cut into heads give, head by head, what each run of channels gives alone."""
-    call = draw(case)
+    call = subject.draw(case)
     packed = {
         name: getattr(call, name).transpose(1, 2).flatten(2).contiguous()
         for name in ("query", "key", "value")
     }
-    subject.draw(case)  # not claimed where the subject refuses it
     split = {
         name: tensor.unflatten(2, (case.heads, -1)).transpose(1, 2)
         for name, tensor in packed.items()
@@ -85,7 +83,7 @@ def law_split_heads_are_separate_heads(subject: Subject, case: Case) -> None:
     rows = torch.ones(out.shape[:-1], dtype=torch.bool, device=out.device)
     message = "a head does not give what its run of channels gives alone"
     check_rows(together, out, torch.cat(alone, dim=1), expected, rows, message)
-    evident(expected)
+    evident(together, expected)
 
 
 @law(
@@ -103,7 +101,7 @@ def law_shared_heads_equal_repeated_heads(subject: Subject, case: Case) -> None:
     expected = subject.expect(repeated)
     message = "shared key/value heads are not those of the query head's group"
     check_oracle(call, subject.call(call), expected, message)
-    evident(expected)
+    evident(call, expected)
 
 
 @law(

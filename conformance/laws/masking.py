@@ -85,7 +85,7 @@ def law_a_causal_row_attends_its_prefix(subject: Subject, case: Case) -> None:
         rows[:, :, query] = True
     message = "a causal row is not attention over the keys up to its place"
     check_rows(call, out, target, expected, rows, message)
-    evident(expected)
+    evident(call, expected)
 
 
 @law(
@@ -106,7 +106,7 @@ def law_a_finite_future_moves_nothing(subject: Subject, case: Case) -> None:
         key[:, :, cut:] = 2 * drawn(case, f"future key {cut}", key[:, :, cut:])
         value[:, :, cut:] = 8 * drawn(case, f"future value {cut}", value[:, :, cut:])
         _held(subject, call, call.but(key=key, value=value), cut, expected, "moves with its future")
-    evident(expected)
+    evident(call, expected)
 
 
 @law(
@@ -189,7 +189,7 @@ def law_the_diagonal_lies_where_the_profile_says(subject: Subject, case: Case) -
     expected = subject.expect(spelled_out(subject, call))
     profile = subject.implementation.profile.causal_alignment
     check_oracle(call, out, expected, f"the causal mask is not aligned {profile}")
-    evident(expected)
+    evident(call, expected)
 
 
 @law(
@@ -219,7 +219,7 @@ def law_an_extension_changes_no_earlier_row(subject: Subject, case: Case) -> Non
     rows = torch.zeros(target.shape[:-1], dtype=torch.bool, device=target.device)
     rows[:, :, :kept] = True
     check_rows(call, subject.call(call), target, expected, rows, message)
-    evident(expected)
+    evident(call, expected)
 
 
 HIDING = (
@@ -269,7 +269,7 @@ def law_unreadable_nan_and_infinity_follow_the_profile(subject: Subject, case: C
     )
     for name, poison, row in tried:
         # the keys that no head of the group may read from this row
-        by_group = visible.unflatten(1, (case.kv_heads, -1))
+        by_group = visible.view(case.batch, case.kv_heads, -1, case.queries, case.keys)
         hidden = ~by_group[:, :, :, row].any(2)
         changed = getattr(call, name).masked_fill(hidden[..., None], poison)
         again = call.but(**{name: changed})
@@ -277,4 +277,4 @@ def law_unreadable_nan_and_infinity_follow_the_profile(subject: Subject, case: C
         message = f"{poison:.3g} in a {name} that a query may not read changes its row"
         out = subject.call(again)
         check_rows(again, out, expected.out, expected, ~readers, message, or_nan=propagates)
-    evident(expected)
+    evident(call, expected)

@@ -76,7 +76,7 @@ def law_padding_equals_a_shorter_sequence(subject: Subject, case: Case) -> None:
             target[b] = subject.expect(shorter, with_bound=False).out[0]
     message = "padding that is hidden does not equal a shorter sequence"
     check_rows(call, out, target, expected, visible.any(-1), message)
-    evident(expected)
+    evident(call, expected)
 
 
 @law(
@@ -119,12 +119,13 @@ def law_packed_documents_equal_separate_calls(subject: Subject, case: Case) -> N
     rows = torch.ones(out.shape[:-1], dtype=torch.bool, device=out.device)
     message = "a packed document does not give what it gives alone"
     check_rows(packed, out, target, expected, rows, message)
-    evident(expected)
+    evident(packed, expected)
 
 
 def _edges(case: Case) -> list[int]:
     """Where documents end, the last one apart: short, long, and about the borders of tiles."""
-    lengths, edges, turn = (3, 16, 1, 64, 7, 17), [], case.seed
+    lengths, turn = (3, 16, 1, 64, 7, 17), case.seed
+    edges: list[int] = []
     while sum(edges[-1:]) + lengths[turn % 6] < case.keys:
         edges.append(sum(edges[-1:]) + lengths[turn % 6])
         turn += 1

@@ -80,7 +80,7 @@ def law_mask_and_causal_flag_both_apply(subject: Subject, case: Case) -> None:
     out = subject.call(call)
     expected = subject.expect(spelled_out(subject, call))
     check_oracle(call, out, expected, "the mask and the causal flag do not both apply")
-    evident(expected)
+    evident(call, expected)
 
 
 @law(
@@ -123,7 +123,7 @@ def law_a_query_reads_exactly_its_keys(subject: Subject, case: Case) -> None:
         b, h, i, j = blind.nonzero()[0].tolist()
         where = f"batch {b}, head {h}: query {i} does not read key {j}"
         raise Violation(f"a key that may be read has no weight: {where}")
-    evident(expected)
+    evident(call, expected)
 
 
 @law(
@@ -195,7 +195,7 @@ def law_bool_and_additive_masks_agree(subject: Subject, case: Case) -> None:
     expected = subject.expect(bools)
     check_oracle(floats, subject.call(floats), expected, "an additive mask differs from a bool one")
     check_oracle(bools, subject.call(bools), expected, "a bool mask differs from an additive one")
-    evident(expected)
+    evident(bools, expected)
 
 
 @law(
@@ -225,7 +225,7 @@ def law_the_causal_flag_equals_its_triangle(subject: Subject, case: Case) -> Non
     ):
         each = call.but(is_causal=mask is None, attn_mask=mask)
         check_oracle(each, subject.call(each), expected, f"the {spelling} is not what it says")
-    evident(expected)
+    evident(call, expected)
 
 
 @law(
