@@ -1,7 +1,8 @@
 """Implementations under judgement, one a file, imported only when asked for by name.
 
 Each module declares what it claims: as `IMPLEMENTATION` (of attention, or of a model), as
-`TOKENIZER` or as `SAMPLER`. A framework that is missing or broken costs nothing until it is asked for.
+`TOKENIZER` or as `SAMPLER`. A framework that is missing or broken costs nothing until it is asked
+for.
 """
 
 from importlib import import_module

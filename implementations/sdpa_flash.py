@@ -1,12 +1,14 @@
 """torch's `scaled_dot_product_attention`, CPU flash kernel: tiles of queries and keys."""
 
+from typing import cast
+
 import torch
 from jaxtyping import Bool, Float
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
-from attnspec.implementations.sdpa import DEVIATIONS, PROFILE, flash_refuses
-from attnspec.spec import Case, Feature, Implementation
+from attnspec.implementations.cpu_kernels import DEVIATIONS, PROFILE, flash_refuses
+from attnspec.spec import Attention, Case, Feature, Implementation
 
 
 def attention(
@@ -33,7 +35,7 @@ def supports(case: Case) -> str | None:
 
 IMPLEMENTATION = Implementation(
     name="sdpa_flash",
-    attention=attention,
+    attention=cast(Attention, attention),
     features=frozenset({Feature.MASK, Feature.CAUSAL, Feature.GQA, Feature.BACKWARD}),
     dtypes=(torch.float64, torch.float32, torch.float16, torch.bfloat16),
     supports=supports,

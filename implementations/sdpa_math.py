@@ -1,11 +1,14 @@
 """torch's `scaled_dot_product_attention`, math kernel: matrix products and softmax in float32."""
 
+from typing import cast
+
 import torch
 from jaxtyping import Bool, Float
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
-from attnspec.spec import Case, Feature, Implementation, MaskedNonfinite, Profile
+from attnspec.implementations.cpu_kernels import SUMMED
+from attnspec.spec import Attention, Case, Feature, Implementation, MaskedNonfinite, Profile
 
 
 def attention(
@@ -34,11 +37,13 @@ def supports(case: Case) -> str | None:
 
 IMPLEMENTATION = Implementation(
     name="sdpa_math",
-    attention=attention,
+    attention=cast(Attention, attention),
     features=frozenset(
         {Feature.MASK, Feature.CAUSAL, Feature.GQA, Feature.DROPOUT, Feature.BACKWARD}
     ),
     dtypes=(torch.float64, torch.float32, torch.float16, torch.bfloat16),
     supports=supports,
+    # 0 · NaN: a weight of zero does not keep out what stands in a value.
     profile=Profile(masked_nonfinite=MaskedNonfinite.PROPAGATES),
+    deviations=(SUMMED,),
 )

@@ -1,0 +1,48 @@
+"""Arguments: what every implementation written in this folder refuses, and in which words."""
+
+import torch
+
+
+def check(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_mask: torch.Tensor | None,
+    *,
+    enable_gqa: bool,
+) -> None:
+    """Refuse arguments that have no reading.
+
+    Raises:
+        ValueError: for shapes or types that do not fit together, naming them.
+    """
+    for name, each in (("query", query), ("key", key), ("value", value)):
+        if each.dim() != 4:
+            raise ValueError(f"{name} must have 4 dimensions, got shape {tuple(each.shape)}")
+        if each.dtype != query.dtype or not each.is_floating_point():
+            raise ValueError(f"{name} must be of query's floating type, got {each.dtype}")
+    if key.shape[:3] != value.shape[:3]:
+        raise ValueError(
+            f"key and value must agree in batch, heads and keys, got shapes {tuple(key.shape)} "
+            f"and {tuple(value.shape)}"
+        )
+    if query.shape[0] != key.shape[0] or query.shape[3] != key.shape[3]:
+        raise ValueError(
+            f"query and key must agree in batch and channels, got shapes {tuple(query.shape)} "
+            f"and {tuple(key.shape)}"
+        )
+    heads, kv_heads = query.shape[1], key.shape[1]
+    if heads != kv_heads and not (enable_gqa and kv_heads and heads % kv_heads == 0):
+        raise ValueError(f"{heads} query heads cannot share {kv_heads} key/value heads")
+    if attn_mask is None:
+        return
+    if attn_mask.dtype != torch.bool and not attn_mask.is_floating_point():
+        raise ValueError(f"attn_mask must be bool or floating point, got {attn_mask.dtype}")
+    if not 2 <= attn_mask.dim() <= 4:
+        raise ValueError(f"attn_mask must have 2 to 4 dimensions, got {attn_mask.dim()}")
+    scores = (*query.shape[:3], key.shape[2])
+    pairs = zip(reversed(attn_mask.shape), reversed(scores), strict=False)
+    if any(given not in (1, wanted) for given, wanted in pairs):
+        raise ValueError(
+            f"attn_mask of shape {tuple(attn_mask.shape)} does not broadcast to {scores}"
+        )

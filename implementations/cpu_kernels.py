@@ -1,0 +1,141 @@
+"""torch's attention kernels for CPUs: what they refuse, how they round, what they get wrong.
+
+Everything here was found by experiment with torch 2.13.0.
+"""
+
+import torch
+
+from attnspec.spec import (
+    Case,
+    Deviation,
+    Layout,
+    MaskedNonfinite,
+    MaskKind,
+    MaskShape,
+    Profile,
+    Rounding,
+)
+
+NEGATIVE_SCALE_LAW = "negative-and-zero-scale"
+VISIBLE_NAN_LAW = "a-visible-nan-stays-visible"
+UNEQUAL_LAW = "keys-and-values-of-unequal-number-are-refused"
+NO_KEYS_LAW = "no-keys-give-zeros-whatever-the-queries"
+"""The laws that find the known mistakes."""
+
+BLOCK_OF_KEYS = 512
+"""Keys that the flash kernel takes at once."""
+
+
+def flash_refuses(case: Case) -> str | None:
+    """Why the CPU flash kernel does not take a case, or `None`."""
+    if case.dropout_p > 0:
+        return "the flash kernel has no dropout"
+    if min(case.batch, case.heads, case.queries, case.keys) == 0:
+        return None  # answered before a kernel is chosen
+    if case.backward and case.mask is not None and case.mask.kind is MaskKind.FLOAT:
+        return "the flash kernel has no gradient of a mask"
+    if case.d_head != case.d_value:
+        return "the flash kernel needs d_value = d_head"
+    operands = (
+        (case.layouts.query, case.queries),
+        (case.layouts.key, case.keys),
+        (case.layouts.value, case.keys),
+    )
+    if any(_apart(layout, length, case.d_head) for layout, length in operands):
+        return "the flash kernel needs channels that lie next to each other"
+    if case.mask is not None and case.mask.shape is MaskShape.RANK_3:
+        return "the flash kernel takes no mask of rank 3"
+    return None
+
+
+def _apart(layout: Layout, length: int, channels: int) -> bool:
+    """True where a layout gives the last axis a stride other than one."""
+    if layout is Layout.TRANSPOSED:
+        return length > 1 and channels > 1
+    return layout is Layout.SLICED or (layout is Layout.ODD_STRIDES and channels == 1)
+
+
+def lanes(dtype: torch.dtype) -> int:
+    """How many numbers a vector register of this CPU holds while it computes in a storage type."""
+    register = 64 if torch.backends.cpu.get_cpu_capability().startswith("AVX512") else 32
+    return register // (8 if dtype == torch.float64 else 4)
+
+
+def partial_writes(queries: int, keys: int) -> tuple[int, int]:
+    """How often the flash kernel adds to dQ (once per block of keys), dK, dV (of queries)."""
+    block_of_queries = 256 if queries >= 768 else 64 if queries >= 192 else 32
+    return max(1, -(-keys // BLOCK_OF_KEYS)), max(1, -(-queries // block_of_queries))
+
+
+def negative_causal(case: Case) -> bool:
+    """True where the flash kernel multiplies the causal mask's minus infinity by a scale ≤ 0."""
+    if case.scale is None or case.scale > 0 or not case.is_causal:
+        return False
+    hides = min(case.batch, case.heads, case.queries, case.d_value) > 0 and case.keys > 1
+    return hides and flash_refuses(case) is None
+
+
+def loses_nan(case: Case) -> bool:
+    """True where the flash kernel takes the maximum of a row in a loop that passes over NaN."""
+    return case.mask is None and 0 < case.keys < lanes(case.dtype) and flash_refuses(case) is None
+
+
+def counts_keys_only(case: Case) -> bool:
+    """True where the flash kernel would be called without a mask: it never counts the values."""
+    return flash_refuses(case.but(mask=None)) is None
+
+
+def sums_queries(case: Case) -> bool:
+    """True where the answer without keys is zero times the sum of all queries, which overflows."""
+    elements = case.batch * case.heads * case.queries
+    return case.keys == 0 and elements * case.d_value > 0 and elements * case.d_head > 1
+
+
+PROFILE = Profile(
+    # 0 · NaN: a weight of zero does not keep out what stands in a value.
+    masked_nonfinite=MaskedNonfinite.PROPAGATES,
+    rounding=Rounding(partial_writes=partial_writes),
+)
+SQUARE = Case(queries=2, keys=2, d_head=1, d_value=1)
+SUMMED = Deviation(
+    law=NO_KEYS_LAW,
+    reason=(
+        "without keys the output is zero times the sum of all queries, so that one NaN, or a sum "
+        "that overflows, makes every row of every batch element NaN (seen in torch 2.13.0 on a CPU)"
+    ),
+    link="docs/findings.md#no-keys",
+    applies=sums_queries,
+    example=SQUARE.but(keys=0),
+)
+"""A mistake made before a kernel is chosen."""
+
+DEVIATIONS = (
+    SUMMED,
+    Deviation(
+        law=NEGATIVE_SCALE_LAW,
+        reason="is_causal with scale <= 0 gives NaN (seen in torch 2.13.0 on a CPU)",
+        link="docs/findings.md#causal-with-a-negative-scale",
+        applies=negative_causal,
+        example=SQUARE.but(is_causal=True, scale=-1.0),
+    ),
+    Deviation(
+        law=VISIBLE_NAN_LAW,
+        reason=(
+            "a row whose scores are all NaN gives zeros where keys are fewer than the lanes of a "
+            "vector register (seen in torch 2.13.0 on a CPU)"
+        ),
+        link="docs/findings.md#a-query-of-nan-gives-zeros",
+        applies=loses_nan,
+        example=SQUARE,
+    ),
+    Deviation(
+        law=UNEQUAL_LAW,
+        reason=(
+            "fewer values than keys are accepted, and memory behind the values is read (seen in "
+            "torch 2.13.0 on a CPU)"
+        ),
+        link="docs/findings.md#unequal-keys-and-values",
+        applies=counts_keys_only,
+        example=Case(queries=2, keys=3, d_head=2, d_value=2),
+    ),
+)

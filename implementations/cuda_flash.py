@@ -1,0 +1,69 @@
+"""torch's `scaled_dot_product_attention` on a CUDA device, FlashAttention-2 kernel."""
+
+from typing import cast
+
+import torch
+from jaxtyping import Bool, Float
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.functional import scaled_dot_product_attention
+
+from attnspec.implementations.cuda import ACCUMULATOR, empty, no_device
+from attnspec.spec import (
+    Attention,
+    Case,
+    Feature,
+    Implementation,
+    Layout,
+    MaskedNonfinite,
+    Profile,
+    Rounding,
+)
+
+
+def attention(
+    query: Float[torch.Tensor, "batch heads queries d_head"],
+    key: Float[torch.Tensor, "batch kv_heads keys d_head"],
+    value: Float[torch.Tensor, "batch kv_heads keys d_value"],
+    attn_mask: Bool[torch.Tensor, "..."] | Float[torch.Tensor, "..."] | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Float[torch.Tensor, "batch heads queries d_value"]:
+    """Call torch's function with this kernel alone allowed."""
+    with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+        return scaled_dot_product_attention(
+            query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
+        )
+
+
+def supports(case: Case) -> str | None:
+    """Why the kernel refuses a case, or `None`."""
+    if empty(case):
+        return "the kernel takes no empty tensor"
+    if case.d_head != case.d_value:
+        return "the kernel needs d_value = d_head"
+    if case.d_head > 256:
+        return "the kernel needs d_head <= 256"
+    layouts = {case.layouts.query, case.layouts.key, case.layouts.value}
+    if layouts & {Layout.SLICED, Layout.TRANSPOSED}:
+        return "the kernel needs channels next to each other"
+    if case.is_causal and case.queries != case.keys:
+        return "the kernel needs queries = keys with is_causal"
+    return None
+
+
+IMPLEMENTATION = Implementation(
+    name="cuda_flash",
+    attention=cast(Attention, attention),
+    features=frozenset({Feature.CAUSAL, Feature.GQA, Feature.DROPOUT, Feature.BACKWARD}),
+    dtypes=(torch.float16, torch.bfloat16),
+    devices=("cuda",),
+    supports=supports,
+    unavailable=no_device,
+    profile=Profile(
+        masked_nonfinite=MaskedNonfinite.PROPAGATES,
+        rounding=Rounding(accumulator=ACCUMULATOR),
+        deterministic=False,  # the backward pass adds to dQ in no fixed order
+    ),
+)
