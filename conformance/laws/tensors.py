@@ -83,7 +83,13 @@ def _facts(tensor: torch.Tensor) -> tuple[object, ...]:
     )
 
 
-@law("TEN-3", judges=Judged.ATTENTION, pinned=PINNED, explore=MORE, cost=2)
+@law(
+    "TEN-3",
+    judges=Judged.ATTENTION,
+    pinned=(TINIEST.but(keys=1), *PINNED),
+    explore=MORE,
+    cost=2,
+)
 def law_the_output_is_memory_of_its_own(subject: Subject, case: Case) -> None:
     """TEN-3: the output shares memory with no argument and with no other output."""
     call = subject.draw(case)

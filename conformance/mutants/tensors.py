@@ -69,9 +69,10 @@ class _OneBuffer:
         return self.buffer.copy_(out)
 
 
-def _expands_the_output(*operands: torch.Tensor, **options: Any) -> Any:
+def _repeats_one_key(*operands: torch.Tensor, **options: Any) -> Any:
     out = correct(*operands, **options)
-    return out if out.shape[0] < 2 or not torch.equal(out[0], out[1]) else out[:1].expand_as(out)
+    is_one = operands[1].shape[2] == 1 and options.get("attn_mask") is None
+    return out[:, :, :1].expand_as(out) if is_one else out
 
 
 class _Remembering:
@@ -211,8 +212,8 @@ plant_dense("own-query-returned", "output written over the query", _returns_the_
 plant_dense("own-one-buffer", "every call returns the same memory", _OneBuffer(), OWN)
 plant_dense(
     "own-output-expanded",
-    "equal batch elements of the output share memory",
-    _with_other_result(lambda out, _: out[..., :1].expand_as(out)),
+    "rows of the output share memory where there is one key",
+    _repeats_one_key,
     OWN,
 )
 plant_dense("own-result-by-shape", "result cached by shape", _Remembering(_by_shape), NOTICED)
