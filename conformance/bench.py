@@ -38,7 +38,15 @@ def measure(names: Sequence[str]) -> dict[str, tuple[list[Record], float]]:
 def table(measured: dict[str, tuple[list[Record], float]]) -> Table:
     """Seconds per implementation: in it, in the oracle and bound, and outside both."""
     shown = Table(title="Seconds of a standard run, one process, one thread")
-    for title in ("implementation", "laws", "cases", "total", "compiling", "implementation", "oracle"):
+    for title in (
+        "implementation",
+        "laws",
+        "cases",
+        "total",
+        "compiling",
+        "implementation",
+        "oracle",
+    ):
         shown.add_column(title, justify="left" if title == "implementation" else "right")
     shown.add_column("outside both", justify="right")
     shown.add_column("slowest law")
@@ -96,7 +104,9 @@ def main() -> None:
     console = Console(width=None if sys.stdout.isatty() else 170)
     console.print(table(measure(sys.argv[1:] or every_name())))
     median, longest = first_verdict()
-    console.print(f"First verdict on a broken kernel: median {median:.2f} s, longest {longest:.2f} s")
+    console.print(
+        f"First verdict on a broken kernel: median {median:.2f} s, longest {longest:.2f} s"
+    )
 
 
 if __name__ == "__main__":

@@ -27,7 +27,9 @@ def draw(case: Case) -> Call:
         scale=case.scale,
         window=case.window,
         softcap=case.softcap,
-        sinks=normal(case, "sinks", case.heads).to(case.dtype).to(case.device) if case.sinks else None,
+        sinks=normal(case, "sinks", case.heads).to(case.dtype).to(case.device)
+        if case.sinks
+        else None,
         alibi_slopes=_slopes(case) if case.alibi else None,
         return_lse=case.return_lse,
     )
@@ -53,7 +55,9 @@ def attention_mask(case: Case, mask: Mask) -> torch.Tensor:
     return bias.masked_fill(~visible, -torch.inf).to(case.dtype)
 
 
-def visible_pairs(case: Case, pattern: MaskPattern) -> Bool[torch.Tensor, "batch heads queries keys"]:
+def visible_pairs(
+    case: Case, pattern: MaskPattern
+) -> Bool[torch.Tensor, "batch heads queries keys"]:
     """Which keys each query may read under a pattern.
 
     The batch and the heads are at least one each, so that a mask can be cut from them.
@@ -88,4 +92,6 @@ def visible_pairs(case: Case, pattern: MaskPattern) -> Bool[torch.Tensor, "batch
 def _slopes(case: Case) -> torch.Tensor:
     """Positive slopes, one per head, all different."""
     slopes = 2.0 ** -(1 + torch.arange(case.heads, dtype=torch.float64) / 2)
-    return slopes.to(torch.float32 if case.dtype != torch.float64 else torch.float64).to(case.device)
+    return slopes.to(torch.float32 if case.dtype != torch.float64 else torch.float64).to(
+        case.device
+    )

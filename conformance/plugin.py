@@ -122,4 +122,3 @@ def _lost(nodeid: str, text: str) -> "Record":
         reason=reason,
         message=text,
     )
-

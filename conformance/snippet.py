@@ -30,7 +30,9 @@ def snippet(subject: Subject, call: Call, mismatch: Mismatch | None) -> str:
     arguments = ["query", "key", "value", *(f"{name}={value}" for name, value in given.items())]
     lines += [f"out = attention({', '.join(arguments)})"]
     if mismatch is not None:
-        lines += [f"print(out)  # {mismatch.where}: expected {mismatch.expected}, got {mismatch.got}"]
+        lines += [
+            f"print(out)  # {mismatch.where}: expected {mismatch.expected}, got {mismatch.got}"
+        ]
     else:
         lines += ["print(out)"]
     return "\n".join(lines)

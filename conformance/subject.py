@@ -91,7 +91,9 @@ class Subject:
         self.last_call = call
         started = time.perf_counter()
         try:
-            return self.implementation.attention(call.query, call.key, call.value, **call.keywords())
+            return self.implementation.attention(
+                call.query, call.key, call.value, **call.keywords()
+            )
         except Exception as error:
             raise Raised(f"{type(error).__name__}: {error}") from error
         finally:

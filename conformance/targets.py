@@ -210,7 +210,9 @@ def _module(name: str, target: str) -> tuple[ModuleType, str]:
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt):
             raise
-        raise TargetError(f"{target}: importing it failed: {type(error).__name__}: {error}") from error
+        raise TargetError(
+            f"{target}: importing it failed: {type(error).__name__}: {error}"
+        ) from error
 
 
 def _here_first() -> None:

@@ -28,7 +28,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             for judged in resolve(
                 target,
                 features=None if features is None else map(Feature, _words(features)),
-                dtypes=None if dtypes is None else [getattr(torch, each) for each in _words(dtypes)],
+                dtypes=None
+                if dtypes is None
+                else [getattr(torch, each) for each in _words(dtypes)],
                 device=config.getoption("--attnspec-device"),
             )
         ]
@@ -36,7 +38,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     except (TargetError, ValueError, AttributeError) as error:
         raise pytest.UsageError(str(error)) from error
     # What compiles once per process stays in one worker; everything else goes where there is room.
-    metafunc.parametrize("trial", [pytest.param(each, id=each.id, marks=_group(each)) for each in found])
+    metafunc.parametrize(
+        "trial", [pytest.param(each, id=each.id, marks=_group(each)) for each in found]
+    )
 
 
 def _words(text: str) -> list[str]:

@@ -50,7 +50,9 @@ def trials(subjects: Iterable[Judgeable], patterns: Sequence[str] = ()) -> list[
         if not any(_matches(law, pattern) for law in laws.values()):
             raise ValueError(f"no law or clause matches {pattern!r}")
     chosen = [
-        law for law in laws.values() if not patterns or any(_matches(law, each) for each in patterns)
+        law
+        for law in laws.values()
+        if not patterns or any(_matches(law, each) for each in patterns)
     ]
     found = []
     for judged in subjects:

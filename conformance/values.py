@@ -49,7 +49,9 @@ def _peaked(case: Case, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Te
     return 4 * q, k, v
 
 
-def _shifted(case: Case, score: float, q: torch.Tensor, k: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def _shifted(
+    case: Case, score: float, q: torch.Tensor, k: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Queries and keys whose scores lie about `score`, with a spread of a few units."""
     level = _level(case, score)
     noise = 2 / max(level * math.sqrt(max(case.d_head, 1)), 1.0)
@@ -81,7 +83,11 @@ def _one_hot(case: Case, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> T
 
 
 def _integers(case: Case, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Tensors:
-    return q.mul(2).round().clamp(-2, 2), k.mul(2).round().clamp(-2, 2), v.mul(4).round().clamp(-8, 8)
+    return (
+        q.mul(2).round().clamp(-2, 2),
+        k.mul(2).round().clamp(-2, 2),
+        v.mul(4).round().clamp(-8, 8),
+    )
 
 
 def _ties(case: Case, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Tensors:
