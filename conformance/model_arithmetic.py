@@ -113,13 +113,17 @@ class Enclosure:
 
 
 def _known(radius: torch.Tensor) -> torch.Tensor:
-    """Beyond any use, yet finite: a row of which nothing is known times a zero is still zero."""
-    return radius.nan_to_num(nan=UNKNOWN, posinf=UNKNOWN).clamp(max=UNKNOWN)
+    """A radius that covers the rounding of its own reckoning, and is finite.
+
+    A row of which nothing is known is given a radius beyond any use, so that times zero it is zero.
+    """
+    wider = radius * (1 + 2.0**-40)
+    return wider.nan_to_num(nan=UNKNOWN, posinf=UNKNOWN).clamp(max=UNKNOWN)
 
 
 def euclidean(x: torch.Tensor) -> torch.Tensor:
     """‖x‖ along the last axis, which stays with length 1."""
-    return torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+    return x.square().sum(-1, keepdim=True).sqrt()
 
 
 def enclose(

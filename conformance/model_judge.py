@@ -4,7 +4,6 @@ The reference is judged against Hugging Face's GPT-2, with which it shares no li
 model is judged against the reference. Oracles run in float64 on the weights exactly as stored.
 """
 
-import functools
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -153,10 +152,11 @@ class Allowed:
         """Enclose the forward pass in both arithmetics."""
         started = time.perf_counter()
         dtype = next(iter(weights.values())).dtype
-        enclose = functools.partial(forward, config, weights, input_ids, **options)
         self.arithmetic, self.fine = Arithmetic.of(dtype), Arithmetic.of(torch.float64)
-        self.model = enclose(self.arithmetic)
-        self.oracle = self.model if dtype == torch.float64 else enclose(self.fine)
+        self.model = forward(config, weights, input_ids, self.arithmetic, **options)
+        self.oracle = self.model
+        if dtype != torch.float64:
+            self.oracle = forward(config, weights, input_ids, self.fine, **options)
         running = tally.current()
         if running is not None:
             running.spent("bound", time.perf_counter() - started)

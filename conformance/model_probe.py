@@ -31,15 +31,12 @@ class Probe:
     weights: dict[str, torch.Tensor]
     input_ids: Int[torch.Tensor, "batch length"]
 
-    def but(self, *, epsilon: float | None = None, **weights: torch.Tensor) -> "Probe":
+    def but(self, **weights: torch.Tensor) -> "Probe":
         """The same probe with other weights, in block 0 (`mlp__c_fc__bias`) or outside."""
         changed = dict(self.weights)
         for key, each in weights.items():
             changed[_name(key)] = each.to(changed[_name(key)])
-        config = (
-            self.config if epsilon is None else replace(self.config, layer_norm_epsilon=epsilon)
-        )
-        return replace(self, config=config, weights=changed)
+        return replace(self, weights=changed)
 
     @property
     def stream(self) -> Float64[torch.Tensor, "batch length n_embd"]:

@@ -1,5 +1,6 @@
 """Laws of an attention inside GPT-2: every call that the model makes is captured and judged."""
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -44,16 +45,12 @@ def _cases(subject: Subject) -> st.SearchStrategy[Case]:
             "seed": st.integers(0, 2**16),
         }
     )
-    return sizes.map(
-        lambda drawn: Case(
-            kv_heads=drawn["heads"],
-            queries=drawn["keys"],
-            d_value=drawn["d_head"],
-            is_causal=True,
-            device=subject.device,
-            **drawn,
-        )
-    )
+    return sizes.map(functools.partial(_case, subject.device))
+
+
+def _case(device: str, drawn: dict[str, Any]) -> Case:
+    equal = {"kv_heads": drawn["heads"], "queries": drawn["keys"], "d_value": drawn["d_head"]}
+    return Case(is_causal=True, device=device, **drawn, **equal)
 
 
 @law(

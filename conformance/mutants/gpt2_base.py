@@ -47,7 +47,7 @@ class CompactGPT2:
             kept.append(keys_and_values)
             states.append(x)
         states[-1] = x = self.final_norm(x)
-        answer = [self.head(x)]
+        answer: list[Any] = [self.head(x)]
         if cache is not None:
             answer.append(tuple(kept))
         if output_hidden_states:
@@ -136,7 +136,7 @@ class CompactGPT2:
     def heads(self, packed: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Queries, keys, values, each (batch, heads, length, d_head)."""
         parts = packed.unflatten(-1, (3, self.config.n_head, -1))
-        return parts.permute(2, 0, 3, 1, 4).unbind(0)
+        return tuple(parts.permute(2, 0, 3, 1, 4))
 
     def scale(self) -> float:
         """The factor of the scores in the present block."""
@@ -158,9 +158,13 @@ class CompactGPT2:
         """The activation that the configuration names."""
         if self.config.activation_function == "gelu_new":
             return functional.gelu(x, approximate="tanh")
-        named = {"gelu": functional.gelu, "silu": functional.silu}
-        chosen = named.get(self.config.activation_function)
-        return chosen(x) if chosen else getattr(torch, self.config.activation_function)(x)
+        named: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+            "gelu": functional.gelu,
+            "silu": functional.silu,
+            "relu": functional.relu,
+            "tanh": torch.tanh,
+        }
+        return named[self.config.activation_function](x)
 
     def final_norm(self, x: torch.Tensor) -> torch.Tensor:
         """The LayerNorm before the head."""
@@ -177,6 +181,11 @@ class CompactGPT2:
         return tuple(states)
 
 
+def _supports(config: GPT2Config) -> str | None:
+    known = config.activation_function in ("gelu_new", "gelu", "silu", "relu", "tanh")
+    return None if known else f"activation not claimed: {config.activation_function}"
+
+
 def implementation(name: str, model: type[CompactGPT2]) -> ModelImplementation:
     """The record of such a model: it claims everything that the correct one does."""
     return ModelImplementation(
@@ -184,6 +193,7 @@ def implementation(name: str, model: type[CompactGPT2]) -> ModelImplementation:
         build=model,
         features=frozenset(ModelFeature),
         dtypes=(torch.float64, torch.float32),
+        supports=_supports,
     )
 
 

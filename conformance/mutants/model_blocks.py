@@ -54,7 +54,7 @@ class _NoBias(CompactGPT2):
 class _Interleaved(CompactGPT2):
     def heads(self, packed: torch.Tensor) -> tuple[torch.Tensor, ...]:
         parts = packed.unflatten(-1, (self.config.n_head, 3, -1))
-        return parts.permute(3, 0, 2, 1, 4).unbind(0)
+        return tuple(parts.permute(3, 0, 2, 1, 4))
 
 
 @model_mistake(
@@ -76,7 +76,7 @@ class _KeyQueryValue(CompactGPT2):
 class _HeadsStrided(CompactGPT2):
     def heads(self, packed: torch.Tensor) -> tuple[torch.Tensor, ...]:
         parts = packed.unflatten(-1, (3, -1, self.config.n_head))
-        return parts.permute(2, 0, 4, 1, 3).unbind(0)
+        return tuple(parts.permute(2, 0, 4, 1, 3))
 
 
 @model_mistake(

@@ -7,7 +7,7 @@ import torch
 from torch.nn import functional
 
 from attnspec.conformance.mutants.dense import Dense
-from attnspec.conformance.mutants.gpt2_base import Cache, CompactGPT2, Normalizing, model_mistake
+from attnspec.conformance.mutants.gpt2_base import CompactGPT2, Normalizing, model_mistake
 from attnspec.conformance.mutants.mistake import mistake
 from attnspec.spec import GPT2Config
 
@@ -123,9 +123,8 @@ class _PaddingIgnored(CompactGPT2):
     "padding-changes-no-real-token",
 )
 class _PositionIdsIgnored(CompactGPT2):
-    def __call__(self, input_ids: torch.Tensor, **options: Any) -> Any:
-        options.pop("position_ids", None)
-        return super().__call__(input_ids, **options)
+    def embed(self, input_ids: torch.Tensor, position_ids: torch.Tensor) -> torch.Tensor:
+        return super().embed(input_ids, self.positions(0, input_ids.shape[1]))
 
 
 @model_mistake(
@@ -194,9 +193,9 @@ class _FedTwice(CompactGPT2):
     def attention(self, x: torch.Tensor, visible: torch.Tensor, kept: Any) -> Any:
         if kept is None:
             return super().attention(x, visible, kept)
-        last = tuple(torch.cat([each, each[:, :, -1:]], 2) for each in kept)
+        key, value = (torch.cat([each, each[:, :, -1:]], 2) for each in kept)
         wider = torch.cat([visible[..., :1], visible], -1)
-        mixed, (key, value) = super().attention(x, wider, last)
+        mixed, (key, value) = super().attention(x, wider, (key, value))
         past = kept[0].shape[2]
         drop = [index for index in range(key.shape[2]) if index != past]
         return mixed, (key[:, :, drop], value[:, :, drop])
@@ -265,18 +264,17 @@ class _Dropout(CompactGPT2):
     "a-model-answers-alike-each-time",
 )
 class _StateKept(CompactGPT2):
-    _last: Cache | None = None
+    _last: tuple[torch.Tensor, torch.Tensor] | None = None
 
-    def __call__(self, input_ids: torch.Tensor, **options: Any) -> Any:
-        if options.get("cache") is not None:
-            return super().__call__(input_ids, **options)
-        old = self._last
-        if old and old[0][0].shape[0] != input_ids.shape[0]:
-            old = None
-        options["cache"] = old or ()
-        options["position_ids"] = super().positions(0, input_ids.shape[1])
-        logits, self._last = super().__call__(input_ids, **options)[:2]
-        return logits
+    def attend(
+        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, visible: torch.Tensor
+    ) -> torch.Tensor:
+        # what the last call left is read like one more token from before
+        left, self._last = self._last, (key[:, :, -1:], value[:, :, -1:])
+        if left is not None and left[0].shape[0] == key.shape[0] and self.layer == 0:
+            key, value = torch.cat([left[0], key], 2), torch.cat([left[1], value], 2)
+            visible = torch.cat([visible[..., :1], visible], -1)
+        return super().attend(query, key, value, visible)
 
 
 @model_mistake(
