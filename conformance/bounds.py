@@ -61,6 +61,9 @@ CAPPED_FROM = 0.25
 LEAST = 1e-300
 """Weights below this are lost in float64."""
 
+LARGEST_SQUARED = 1e140
+"""Beyond this, or below its inverse, values are not squared."""
+
 AT_ONCE = 2**22
 """How many numbers are held at once while ranges are formed."""
 
@@ -95,8 +98,9 @@ def forward_bound(
     keys, d_value = value.shape[-2:]
     g = r.gamma(2 * keys + 16)
     size = value.abs()
-    mixed = weights.p @ torch.cat([value, size, value.square()], dim=-1)
-    O, N, squares = mixed.split(d_value, dim=-1)  # noqa: E741
+    squared = value.clamp(-LARGEST_SQUARED, LARGEST_SQUARED).square()
+    mixed = weights.p @ torch.cat([value, size, squared], dim=-1)
+    O, N, squares = torch.split(mixed, d_value, dim=-1)  # noqa: E741
     floors = weights.readable.double() @ size
 
     # LOGITS
@@ -106,9 +110,10 @@ def forward_bound(
     h_squares = (weights.ph.square() / weights.p.clamp(min=LEAST)).sum(-1, keepdim=True)
     if weights.p_sink is not None and weights.ph_sink is not None:
         h_squares = h_squares + weights.ph_sink.square() / weights.p_sink.clamp(min=LEAST)
-    variance = (squares - O.square()).clamp(min=0) + 1e-15 * squares
+    variance = (squares - O.square()).clamp(min=0) + 1e-15 * squares + 1 / LARGEST_SQUARED**2
     # where a weight vanishes in float64 but not in an implementation, the variance misses its value
     is_lost = ((weights.p < LEAST) & (weights.ph > 1e-250)).any(-1, keepdim=True)
+    is_lost = is_lost | (floors > LARGEST_SQUARED)
     by_variance = torch.where(is_lost, math.inf, (h_squares * variance).sqrt())
     spread = torch.minimum(grown + H * O.abs(), by_variance) * safe
     N = (N + (grown + H * N)) * safe

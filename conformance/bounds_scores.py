@@ -103,7 +103,7 @@ class Weights:
 
 def rounded(e: torch.Tensor, magnitude: torch.Tensor, relative: float) -> torch.Tensor:
     """The error of a result after rounding it: e + θ (|x| + e)."""
-    return e + relative * (magnitude + e)
+    return (1 + relative) * e + relative * magnitude
 
 
 def weights(rows: Rows, r: Roundoff) -> Weights:
@@ -165,8 +165,8 @@ def weights(rows: Rows, r: Roundoff) -> Weights:
     fixed = logarithms + exponentials
 
     def exponent(score: torch.Tensor, error: torch.Tensor) -> torch.Tensor:
-        error = error + theta(6, r.u) * (score.abs() + peak_size + error) + fixed
-        return error + r.u_s * ((score - base).abs() + error) if r.stores_scores else error
+        error = rounded(error, score.abs(), theta(6, r.u)) + theta(6, r.u) * peak_size + fixed
+        return rounded(error, (score - base).abs(), r.u_s) if r.stores_scores else error
 
     # WEIGHTS
     e = exponent(s.masked_fill(~readable, 0.0), e).masked_fill_(~readable, 0.0)

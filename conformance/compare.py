@@ -53,8 +53,8 @@ def check_close(
     close |= exact == expected  # the same infinity, whose distance is NaN
     overflow = exact.isinf() & (exact.sign() == expected.sign())
     close |= overflow & (expected.abs() + bound >= largest)
-    close |= bound.isinf()
     close = torch.where(expected.isnan(), exact.isnan(), close)
+    close |= bound.isinf()
     if may_be_nan is not None:
         close |= exact.isnan() & may_be_nan
     counted = bound.isfinite() & expected.isfinite() & exact.isfinite()
@@ -89,8 +89,7 @@ def check_equal(
     Raises:
         Violation: naming the element that is farthest off.
     """
-    if not isinstance(got, torch.Tensor):
-        raise Violation(f"{message}: {what} must be a tensor, got {type(got).__name__}")
+    _check_tensor(got, what, message)
     if got.shape != expected.shape:
         raise Violation(f"{message}: {what} must have shape {_shape(expected)}, got {_shape(got)}")
     if got.dtype != expected.dtype:
@@ -117,15 +116,24 @@ def is_evidence(
 def _same_form(
     got: Any, expected: torch.Tensor, dtype: torch.dtype | None, what: str, message: str
 ) -> torch.Tensor:
-    if not isinstance(got, torch.Tensor):
-        raise Violation(f"{message}: {what} must be a tensor, got {type(got).__name__}")
+    _check_tensor(got, what, message)
     if got.shape != expected.shape:
         raise Violation(f"{message}: {what} must have shape {_shape(expected)}, got {_shape(got)}")
     if dtype is not None and got.dtype != dtype:
         raise Violation(f"{message}: {what} must have dtype {dtype}, got {got.dtype}")
     if not got.is_floating_point():
         raise Violation(f"{message}: {what} must be floating point, got {got.dtype}")
-    return got
+    checked: torch.Tensor = got
+    return checked
+
+
+def _check_tensor(got: Any, what: str, message: str) -> None:
+    """Refuse what holds no numbers that could be compared."""
+    if not isinstance(got, torch.Tensor):
+        raise Violation(f"{message}: {what} must be a tensor, got {type(got).__name__}")
+    if got.layout is not torch.strided or got.is_meta:
+        kind = "meta" if got.is_meta else str(got.layout).removeprefix("torch.")
+        raise Violation(f"{message}: {what} must be a dense tensor with data, got {kind}")
 
 
 def _worst(

@@ -1,7 +1,8 @@
 """The oracle: what a call must return, in float64 on the exact stored inputs, and how exactly."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float64, Int
@@ -21,7 +22,8 @@ SCORES_AT_ONCE = 2**21
 SCORES_KEPT = 2**24
 """Up to how many scores `visible` and `weights` are given."""
 
-Definition = Callable[[Rows, Call, Profile, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
+Exact = tuple[torch.Tensor, torch.Tensor]
+Definition = Callable[[Rows, Call, Profile, torch.Tensor], Exact]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,7 +92,7 @@ def expect_numpy(
     """
     whole = _scalar(call, profile)
 
-    def chosen(_: Rows, call: Call, profile: Profile, at: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    def chosen(_: Rows, call: Call, profile: Profile, at: torch.Tensor) -> Exact:
         return whole[0][:, :, at], whole[1][:, :, at]
 
     return _expect(chosen, call, profile, with_bound, rows)
@@ -113,7 +115,7 @@ def _expect(
     with torch.no_grad():
         parts = [
             _judge(definition, call, profile, with_bound, keeps, some)
-            for some in rows.split(max(1, SCORES_AT_ONCE // per_row)) or (rows,)
+            for some in torch.split(rows, max(1, SCORES_AT_ONCE // per_row))
         ]
     return parts[0] if len(parts) == 1 else _joined(parts)
 
@@ -122,11 +124,11 @@ def _joined(parts: list[Expected]) -> Expected:
     """Put runs of rows together; where one part says nothing of NaN, NaN is not allowed."""
 
     def join(name: str, like: str) -> torch.Tensor | None:
-        each = [getattr(part, name) for part in parts]
+        each: list[torch.Tensor | None] = [getattr(part, name) for part in parts]
         if all(one is None for one in each):
             return None
-        shapes = [getattr(part, like) for part in parts]
-        filled = [
+        shapes: list[torch.Tensor] = [getattr(part, like) for part in parts]
+        filled: list[torch.Tensor] = [
             torch.zeros_like(shape, dtype=torch.bool) if one is None else one
             for one, shape in zip(each, shapes, strict=True)
         ]
@@ -156,18 +158,17 @@ def _judge(
     rows = rows_of(call, profile, at)
     out, lse = definition(rows, call, profile, at)
     shape = (*out.shape[:3], call.key.shape[2])
-    kept = {"visible": rows.visible.expand(shape).clone()} if keeps else {}
+    visible = rows.visible.expand(shape).clone() if keeps else None
     if not with_bound:
-        return Expected(
-            out=out, bound=torch.zeros_like(out), lse=lse, lse_bound=torch.zeros_like(lse), **kept
-        )
+        none, also_none = torch.zeros_like(out), torch.zeros_like(lse)
+        return Expected(out=out, bound=none, lse=lse, lse_bound=also_none, visible=visible)
     r = Roundoff.of(call.value.dtype, profile.rounding)
     finite = _finite(rows)
     w = weights(finite, r)
     forward = forward_bound(w, finite.value, r)
     bound, lse_bound = forward.O_bound, forward.lse_bound[..., 0]
     is_empty = w.lse == -torch.inf
-    if profile.empty_row is EmptyRow.MEAN and shape[3] and bool(is_empty.any()):
+    if profile.empty_row == EmptyRow.MEAN and shape[3] and bool(is_empty.any()):
         bound = torch.where(is_empty, mean_bound(finite.value, r), bound)
     if call.value.dtype == torch.float64:
         # the oracle rounds like any implementation
@@ -183,8 +184,8 @@ def _judge(
         lse_bound=lse_bound,
         may_be_nan=may_be_nan if bool(may_be_nan.any()) else None,
         lse_may_be_nan=strange.rows if strange.rows is None else strange.rows[..., 0],
-        **kept,
-        **({"weights": w.p} if keeps else {}),
+        visible=visible,
+        weights=w.p if keeps else None,
     )
 
 
@@ -210,10 +211,10 @@ def _reference(
         softcap=rows.softcap,
         sinks=rows.sinks,
     )
-    if profile.empty_row is EmptyRow.ZERO or rows.key.shape[2] == 0:
+    if profile.empty_row == EmptyRow.ZERO or rows.key.shape[2] == 0:
         return out, lse
     is_empty = ~rows.visible.any(-1) & (lse == -torch.inf)
-    mean = profile.empty_row is EmptyRow.MEAN
+    mean = profile.empty_row == EmptyRow.MEAN
     fill = rows.value.mean(2, keepdim=True) if mean else out.new_tensor(torch.nan)
     return torch.where(is_empty[..., None], fill, out), lse
 
@@ -221,7 +222,7 @@ def _reference(
 def _scalar(call: Call, profile: Profile) -> tuple[torch.Tensor, torch.Tensor]:
     """What the scalar definition gives for a whole call."""
 
-    def array(tensor: torch.Tensor | None) -> object:
+    def array(tensor: torch.Tensor | None) -> Any:
         if tensor is None:
             return None
         tensor = tensor.detach().cpu()
@@ -248,22 +249,18 @@ def _scalar(call: Call, profile: Profile) -> tuple[torch.Tensor, torch.Tensor]:
 def _finite(rows: Rows) -> Rows:
     """The same rows with zeros for all that is not finite: the bound never sees a NaN."""
 
-    def clean(tensor: torch.Tensor | None) -> torch.Tensor | None:
-        return None if tensor is None else torch.where(tensor.isfinite(), tensor, 0.0)
+    def clean(tensor: torch.Tensor) -> torch.Tensor:
+        return torch.where(tensor.isfinite(), tensor, 0.0)
 
-    return Rows(
+    return replace(
+        rows,
         query=clean(rows.query),
         key=clean(rows.key),
         value=clean(rows.value),
-        visible=rows.visible,
-        mask_bias=clean(rows.mask_bias),
-        alibi=clean(rows.alibi),
-        scale=rows.scale,
-        softcap=rows.softcap,
+        mask_bias=None if rows.mask_bias is None else clean(rows.mask_bias),
+        alibi=None if rows.alibi is None else clean(rows.alibi),
         # minus infinity is no sink at all
         sinks=None if rows.sinks is None else rows.sinks.nan_to_num(0.0, 0.0, -torch.inf),
-        mask_is_wider=rows.mask_is_wider,
-        sinks_are_wider=rows.sinks_are_wider,
     )
 
 
@@ -296,7 +293,7 @@ def _strange(rows: Rows, w: Weights, profile: Profile) -> _Strange:
             undefined, is_nan = undefined | (sinks == torch.inf), is_nan | sinks.isnan()
         undefined = undefined & ~is_nan
         unread = unread | (~scores.isfinite() & ~w.readable).any(-1, keepdim=True)
-    if profile.masked_nonfinite is MaskedNonfinite.BLOCKED:
+    if profile.masked_nonfinite == MaskedNonfinite.BLOCKED:
         return _Strange(undefined=undefined, values=None, rows=None)
     values = unread.expand(*unread.shape[:3], rows.value.shape[3])
     poisoned = ~rows.value.isfinite()

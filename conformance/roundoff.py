@@ -94,15 +94,15 @@ class Roundoff:
             raise ValueError(f"the error bound is known for {known}, got {dtype}")
         wide = torch.float64 if dtype == torch.float64 else torch.float32
         level, stored = rounding.level, UNIT[dtype]
-        is_eager = level is RoundingLevel.EAGER
-        prescales = is_eager or level is RoundingLevel.PRESCALED
+        is_eager = level == RoundingLevel.EAGER
+        prescales = is_eager or level == RoundingLevel.PRESCALED
         return cls(
             u=UNIT[wide] if rounding.accumulator is None else rounding.accumulator,
             u_o=stored,
             u_p=stored,
             u_q=stored if prescales else 0.0,
             u_s=stored if is_eager else 0.0,
-            u_l=stored if is_eager or level is RoundingLevel.ROWSUM else 0.0,
+            u_l=stored if is_eager or level == RoundingLevel.ROWSUM else 0.0,
             exp=rounding.exp_error,
             tanh=rounding.tanh_error,
             f=FLOOR[dtype],

@@ -64,7 +64,7 @@ def rows_of(call: Call, profile: Profile, rows: Int[torch.Tensor, " rows"]) -> R
     heads, queries, d_head = call.query.shape[1:]
     keys = call.key.shape[2]
     rows = rows.to(call.query.device)
-    lower_right = profile.causal_alignment is CausalAlignment.LOWER_RIGHT
+    lower_right = profile.causal_alignment == CausalAlignment.LOWER_RIGHT
     place = rows + (keys - queries if lower_right else 0)
     after = torch.arange(keys, device=rows.device) - place[:, None]
     visible = torch.ones_like(after, dtype=torch.bool)
@@ -77,8 +77,9 @@ def rows_of(call: Call, profile: Profile, rows: Int[torch.Tensor, " rows"]) -> R
         visible &= after <= right
     visible = visible[None, None]
     mask_bias, alibi = None, None
-    if call.attn_mask is not None:
-        mask = call.attn_mask[(None,) * (4 - call.attn_mask.ndim)]
+    mask = call.attn_mask
+    if mask is not None:
+        mask = mask[(None,) * (4 - mask.ndim)]
         mask = mask if mask.shape[2] == 1 else mask[:, :, rows]
         if mask.dtype == torch.bool:
             visible = visible & mask
@@ -102,6 +103,6 @@ def rows_of(call: Call, profile: Profile, rows: Int[torch.Tensor, " rows"]) -> R
         scale=scale,
         softcap=call.softcap,
         sinks=None if call.sinks is None else call.sinks.double(),
-        mask_is_wider=mask_bias is not None and call.attn_mask.dtype != dtype,
+        mask_is_wider=mask is not None and mask.dtype not in (dtype, torch.bool),
         sinks_are_wider=call.sinks is not None and call.sinks.dtype != dtype,
     )
