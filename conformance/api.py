@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from attnspec.conformance.claims import Claims
 from attnspec.conformance.effort import Effort
 from attnspec.conformance.law import Judged
 from attnspec.conformance.record import CONFORMING, Outcome, Record
@@ -44,13 +45,11 @@ def check_attention(
         ValueError: for a pattern or an expected failure that names no law.
     """
     if not isinstance(attention, Implementation):
-        attention = declare(
-            getattr(attention, "__name__", "attention"),
-            attention,
-            features=None if features is None else map(Feature, features),
-            dtypes=dtypes,
-            device=device,
+        claims = Claims(
+            features=None if features is None else frozenset(map(Feature, features)),
+            dtypes=None if dtypes is None else tuple(dtypes),
         )
+        attention = declare(getattr(attention, "__name__", "attention"), attention, claims, device)
     subject = Subject(attention, device=device)
     found = trials([Judgeable(kind=Judged.ATTENTION, subject=subject)], laws)
     known = dict(expected_failures or {})

@@ -40,19 +40,20 @@ class Call:
         return replace(self, **changes)
 
     def keywords(self) -> dict[str, Any]:
-        """Everything but query, key and value; a feature that is not used is not passed."""
-        always = {
+        """The arguments beside query, key and value that are not at their defaults.
+
+        What is not used is not passed: a function needs no parameter for what it does not claim.
+        """
+        given = {
             "attn_mask": self.attn_mask,
-            "dropout_p": self.dropout_p,
-            "is_causal": self.is_causal,
+            "dropout_p": self.dropout_p or None,
+            "is_causal": self.is_causal or None,
             "scale": self.scale,
-            "enable_gqa": self.enable_gqa,
-        }
-        features = {
+            "enable_gqa": self.enable_gqa or None,
             "window": self.window,
             "softcap": self.softcap,
             "sinks": self.sinks,
             "alibi_slopes": self.alibi_slopes,
             "return_lse": self.return_lse or None,
         }
-        return always | {name: given for name, given in features.items() if given is not None}
+        return {name: value for name, value in given.items() if value is not None}

@@ -3,6 +3,7 @@
 import os
 import sys
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -49,7 +50,7 @@ def check(
     targets: Annotated[
         list[str] | None,
         typer.Argument(
-            help="Registered names, module:attribute, or file.py:attribute; none means all registered."
+            help="Registered names, module:attribute or file.py:attribute; none: all registered."
         ),
     ] = None,
     features: Annotated[
@@ -57,6 +58,10 @@ def check(
     ] = None,
     dtypes: Annotated[
         str | None, typer.Option(help="Its storage types, such as float16,bfloat16.")
+    ] = None,
+    profile: Annotated[
+        list[str] | None,
+        typer.Option(help="Its answers, key=value, such as rounding=eager or empty_row=nan."),
     ] = None,
     device: Annotated[str, typer.Option(help="Where to run: cpu, cuda, cuda:1.")] = "cpu",
     effort: Annotated[Effort, typer.Option(help="How hard to look.")] = Effort.STANDARD,
@@ -82,16 +87,15 @@ def check(
 
     Exit status 0: every law that a target claims holds; 1: some law is broken; 2: usage.
 
-    Examples:
-
-        attnspec check eager sdpa
+    For example, attnspec check eager sdpa, or
 
         attnspec check my_kernels:flash_attention --features causal,gqa --dtypes float16,bfloat16
     """
     if weights is not None:
         _compare_checkpoint(weights)
-    _look_up(targets or [], device)
-    arguments = _pytest_arguments(targets or [], features, dtypes, device, effort, laws or [])
+    says = _Says(features=features, dtypes=dtypes, profile=tuple(profile or ()))
+    _look_up(targets or [], says, device)
+    arguments = _pytest_arguments(targets or [], says, device, effort, laws or [])
     arguments += ["-n", str(workers), f"--timeout={timeout}"]
     arguments += ["-x"] if stop else []
     for path in (report, junit):
@@ -110,35 +114,43 @@ def check(
     raise typer.Exit(status if status in (CONFORMING, BROKEN) else USAGE)
 
 
-def _look_up(targets: list[str], device: str) -> None:
+@dataclass(frozen=True, kw_only=True)
+class _Says:
+    """What the command says of its targets, as typed."""
+
+    features: str | None
+    dtypes: str | None
+    profile: tuple[str, ...]
+
+
+def _look_up(targets: list[str], says: _Says, device: str) -> None:
     """Refuse a target that does not exist before any worker is started."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # one thread per worker
+    from attnspec.conformance.claims import Claims
     from attnspec.conformance.targets import TargetError, resolve
 
-    for target in targets:
-        try:
-            resolve(target, device=device)
-        except TargetError as error:
-            _refuse(str(error))
+    try:
+        claims = Claims.read(says.features, says.dtypes, says.profile)
+        for target in targets:
+            resolve(target, claims=claims, device=device)
+    except (TargetError, ValueError) as error:
+        _refuse(str(error))
 
 
 def _pytest_arguments(
-    targets: list[str],
-    features: str | None,
-    dtypes: str | None,
-    device: str,
-    effort: Effort,
-    laws: list[str],
+    targets: list[str], says: _Says, device: str, effort: Effort, laws: list[str]
 ) -> list[str]:
     """What pytest is told about whom to judge."""
     arguments = ["--pyargs", "attnspec.conformance.test_conformance", "--import-mode=importlib"]
     arguments += ["--noconftest", "-p", "no:cacheprovider", "--no-header", "-q", "-rN"]
+    arguments += ["--disable-warnings"]
     arguments += ["--dist=loadgroup", "--max-worker-restart=1000000", "--timeout-method=thread"]
     arguments += [f"--implementation={each}" for each in targets]
     arguments += [f"--laws={each}" for each in laws]
     arguments += [f"--effort={effort}", f"--attnspec-device={device}"]
-    arguments += [] if features is None else [f"--attnspec-features={features}"]
-    arguments += [] if dtypes is None else [f"--attnspec-dtypes={dtypes}"]
+    arguments += [] if says.features is None else [f"--attnspec-features={says.features}"]
+    arguments += [] if says.dtypes is None else [f"--attnspec-dtypes={says.dtypes}"]
+    arguments += [f"--attnspec-profile={each}" for each in says.profile]
     return arguments
 
 

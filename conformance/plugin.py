@@ -30,6 +30,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--laws", action="append", default=[], metavar="PATTERN")
     group.addoption("--attnspec-features", default=None, help="claims of a bare callable")
     group.addoption("--attnspec-dtypes", default=None, help="storage types of a bare callable")
+    group.addoption("--attnspec-profile", action="append", default=[], metavar="KEY=VALUE")
     group.addoption("--attnspec-device", default="cpu")
     group.addoption("--attnspec-report", default=None, metavar="FILE.jsonl")
 
@@ -112,7 +113,7 @@ def _lost(nodeid: str, text: str) -> "Record":
     from attnspec.conformance.record import Outcome, Record
 
     identifier = nodeid.rpartition("[")[2].removesuffix("]")
-    clause, law, subject = (identifier.split("/", 2) + ["", ""])[:3]
+    clause, law, subject, *_ = *identifier.split("/", 2), "", "", ""
     reason = text.strip().splitlines()[-1] if text.strip() else "no reason was reported"
     return Record(
         subject=subject.removesuffix("/known"),

@@ -25,7 +25,6 @@ def snippet(subject: Subject, call: Call, mismatch: Mismatch | None) -> str:
     given = {
         name: name if isinstance(value, torch.Tensor) else repr(value)
         for name, value in call.keywords().items()
-        if not _is_default(name, value)
     }
     arguments = ["query", "key", "value", *(f"{name}={value}" for name, value in given.items())]
     lines += [f"out = attention({', '.join(arguments)})"]
@@ -38,24 +37,10 @@ def snippet(subject: Subject, call: Call, mismatch: Mismatch | None) -> str:
     return "\n".join(lines)
 
 
-_DEFAULTS = {
-    "attn_mask": None,
-    "dropout_p": 0.0,
-    "is_causal": False,
-    "scale": None,
-    "enable_gqa": False,
-}
-
-
-def _is_default(name: str, value: object) -> bool:
-    return name in _DEFAULTS and not isinstance(value, torch.Tensor) and value == _DEFAULTS[name]
-
-
 def _literal(tensor: torch.Tensor) -> str:
     """Torch code for a tensor, its strides too where they are not those of a fresh one."""
     values = tensor.detach().cpu()
-    numbers = values if values.dtype == torch.bool else values.double()
-    code = f"torch.tensor({numbers.tolist()}, dtype={tensor.dtype})"
+    code = f"torch.tensor({_numbers(values)}, dtype={tensor.dtype})"
     if values.numel() == 0:
         code = f"torch.empty({tuple(values.shape)}, dtype={tensor.dtype})"
     if tensor.device.type != "cpu":
@@ -63,3 +48,13 @@ def _literal(tensor: torch.Tensor) -> str:
     if values.mT.is_contiguous() and not values.is_contiguous():
         return f"{code}.mT.contiguous().mT"
     return code
+
+
+def _numbers(values: torch.Tensor) -> str:
+    """The numbers as nested lists, with no more digits than it takes to get the same bits."""
+    if values.dim():
+        return f"[{', '.join(map(_numbers, values))}]"
+    if values.dtype in (torch.bool, torch.float64):
+        return str(values.item())
+    exact = values if values.dtype != torch.bfloat16 else values.float()
+    return str(exact.numpy())

@@ -4,8 +4,8 @@ import importlib
 import importlib.util
 import inspect
 import sys
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
@@ -13,10 +13,12 @@ from typing import Any
 
 import torch
 
+from attnspec.conformance.claims import DTYPES, Claims
 from attnspec.conformance.law import Judged
 from attnspec.conformance.oracle import expect_numpy
 from attnspec.conformance.subject import Subject
-from attnspec.spec import Feature, Implementation, ModelImplementation
+from attnspec.spec import Case, Feature, Implementation, ModelImplementation
+from attnspec.spec.contract import everything
 
 ENTRY_POINTS = "attnspec.implementations"
 """The entry-point group in which other packages register implementations."""
@@ -55,19 +57,15 @@ def every_name() -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
-def resolve(
-    target: str,
-    *,
-    features: Iterable[Feature] | None = None,
-    dtypes: Iterable[torch.dtype] | None = None,
-    device: str = "cpu",
-) -> list[Judgeable]:
+NOTHING_SAID = Claims()
+
+
+def resolve(target: str, *, claims: Claims = NOTHING_SAID, device: str = "cpu") -> list[Judgeable]:
     """Find what a target names.
 
     Args:
         target: a registered name, `module:attribute` or `path/to/file.py:attribute`.
-        features: what a bare callable claims; read from its parameters where not given.
-        dtypes: the storage types that it claims; found by calling it where not given.
+        claims: what is said of it in place of what it declares, or a bare callable suggests.
         device: where cases are drawn.
 
     Returns:
@@ -77,7 +75,7 @@ def resolve(
         TargetError: naming the target and what is wrong with it.
     """
     if ":" not in target:
-        return _registered(target, device)
+        return [_overridden(each, claims) for each in _registered(target, device)]
     module_name, _, attribute = target.rpartition(":")
     module, importing = _module(module_name, target)
     try:
@@ -88,10 +86,9 @@ def resolve(
         return [Judgeable(kind=Judged.MODEL, subject=found)]
     spelled = f"{importing}; attention = {module.__name__}.{attribute}"
     if isinstance(found, Implementation):
-        subject = _subject(found, device, f"{spelled}.attention")
+        subject = _subject(claims.override(found), device, f"{spelled}.attention")
     elif callable(found):
-        claimed = declare(target, found, features=features, dtypes=dtypes, device=device)
-        subject = _subject(claimed, device, spelled)
+        subject = _subject(declare(target, found, claims, device), device, spelled)
     else:
         raise TargetError(f"{target}: neither a callable nor an Implementation, but {found!r}")
     return [Judgeable(kind=Judged.ATTENTION, subject=subject)]
@@ -100,45 +97,71 @@ def resolve(
 def declare(
     name: str,
     attention: Callable[..., Any],
-    *,
-    features: Iterable[Feature] | None = None,
-    dtypes: Iterable[torch.dtype] | None = None,
+    claims: Claims = NOTHING_SAID,
     device: str = "cpu",
 ) -> Implementation:
-    """Make the declaration of a bare callable from its parameters and a few calls.
+    """Make the declaration of a bare callable: what is said of it, its parameters, a few calls.
 
     Raises:
         TargetError: where it accepts no storage type at all.
     """
-    claimed = _features(attention) if features is None else frozenset(features)
-    every = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
-    accepted = tuple(dtypes) if dtypes is not None else ()
-    error: Exception | None = None
-    for dtype in every if dtypes is None else ():
-        try:
-            attention(*(torch.ones(1, 1, 2, 4, dtype=dtype, device=device) for _ in range(3)))
-        except Exception as raised:
-            error = error or raised
-        else:
-            accepted = (*accepted, dtype)
-    if not accepted:
-        raise TargetError(f"{name}: refuses ones of shape (1, 1, 2, 4) in every dtype: {error}")
-    return Implementation(
+    accepted = claims.dtypes or _accepted(name, attention, device)
+    suggested = Implementation(
         name=name,
         attention=attention,
-        features=claimed,
+        features=_features(attention),
         dtypes=accepted,
         devices=(torch.device(device).type,),
+        supports=everything if _takes_scale(attention) else _default_scale_only,
     )
+    return claims.override(suggested)
+
+
+def _takes_scale(attention: Callable[..., Any]) -> bool:
+    parameters = _parameters(attention)
+    if parameters is None or "scale" in parameters:
+        return True
+    return any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters.values())
+
+
+def _default_scale_only(case: Case) -> str | None:
+    return None if case.scale is None else "it has no parameter scale"
+
+
+def _accepted(name: str, attention: Callable[..., Any], device: str) -> tuple[torch.dtype, ...]:
+    accepted, errors = [], []
+    for dtype in DTYPES.values():
+        try:
+            attention(*(torch.ones(1, 1, 2, 4, dtype=dtype, device=device) for _ in range(3)))
+        except Exception as error:
+            errors.append(f"{type(error).__name__}: {error}")
+        else:
+            accepted.append(dtype)
+    if not accepted:
+        raise TargetError(f"{name}: refuses ones of shape (1, 1, 2, 4) in every dtype: {errors[0]}")
+    return tuple(accepted)
+
+
+def _parameters(attention: Callable[..., Any]) -> Mapping[str, inspect.Parameter] | None:
+    """The parameters by name; `None` where they cannot be read, as of torch's own function."""
+    try:
+        return inspect.signature(attention).parameters
+    except (TypeError, ValueError):
+        return None
 
 
 def _features(attention: Callable[..., Any]) -> frozenset[Feature]:
-    try:
-        parameters = inspect.signature(attention).parameters
-    except (TypeError, ValueError):
-        # No readable signature, as of torch's own function: assume that function's parameters.
+    parameters = _parameters(attention)
+    if parameters is None:
         return frozenset({Feature.MASK, Feature.CAUSAL, Feature.GQA})
     return frozenset(_BY_PARAMETER[name] for name in parameters if name in _BY_PARAMETER)
+
+
+def _overridden(judged: Judgeable, claims: Claims) -> Judgeable:
+    if judged.kind is not Judged.ATTENTION or claims == NOTHING_SAID:
+        return judged
+    changed = claims.override(judged.subject.implementation)
+    return replace(judged, subject=replace(judged.subject, implementation=changed))
 
 
 def _registered(name: str, device: str) -> list[Judgeable]:

@@ -8,43 +8,37 @@ import os
 import pytest
 import torch
 
+from attnspec.conformance.claims import Claims
 from attnspec.conformance.effort import Effort
 from attnspec.conformance.plugin import PROPERTY
 from attnspec.conformance.record import CONFORMING, Outcome
 from attnspec.conformance.targets import TargetError, every_name, resolve
 from attnspec.conformance.trials import Trial, trials
-from attnspec.spec import Feature
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Make one item per law and subject."""
     config = metafunc.config
-    features = config.getoption("--attnspec-features")
-    dtypes = config.getoption("--attnspec-dtypes")
     try:
+        claims = Claims.read(
+            config.getoption("--attnspec-features"),
+            config.getoption("--attnspec-dtypes"),
+            config.getoption("--attnspec-profile"),
+        )
         subjects = [
             judged
             for target in config.getoption("--implementation") or every_name()
             for judged in resolve(
-                target,
-                features=None if features is None else map(Feature, _words(features)),
-                dtypes=None
-                if dtypes is None
-                else [getattr(torch, each) for each in _words(dtypes)],
-                device=config.getoption("--attnspec-device"),
+                target, claims=claims, device=config.getoption("--attnspec-device")
             )
         ]
         found = trials(subjects, config.getoption("--laws"))
-    except (TargetError, ValueError, AttributeError) as error:
+    except (TargetError, ValueError) as error:
         raise pytest.UsageError(str(error)) from error
     # What compiles once per process stays in one worker; everything else goes where there is room.
     metafunc.parametrize(
         "trial", [pytest.param(each, id=each.id, marks=_group(each)) for each in found]
     )
-
-
-def _words(text: str) -> list[str]:
-    return [word for word in text.split(",") if word]
 
 
 def _group(trial: Trial) -> list[pytest.MarkDecorator]:

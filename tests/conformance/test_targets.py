@@ -1,11 +1,14 @@
 """Targets: what a name stands for, and the one clear error for what stands for nothing."""
 
+import re
+
 import pytest
 import torch
 
+from attnspec.conformance.claims import Claims
 from attnspec.conformance.law import Judged
 from attnspec.conformance.targets import TargetError, declare, every_name, resolve
-from attnspec.spec import Feature
+from attnspec.spec import Case, EmptyRow, Feature, RoundingLevel
 
 
 def test_the_reference_stands_for_every_kind_of_subject():
@@ -31,6 +34,41 @@ def test_a_callable_in_a_file_claims_what_its_parameters_say(tmp_path):
     assert judged.subject.importing == (
         "import kernels_of_mine; attention = kernels_of_mine.attention"
     )
+
+
+def test_what_is_said_overrides_what_the_parameters_suggest():
+    claims = Claims.read("causal,gqa", "float16", ["rounding=eager", "empty_row=nan"])
+    (judged,) = resolve("torch.nn.functional:scaled_dot_product_attention", claims=claims)
+    implementation = judged.subject.implementation
+    assert implementation.features == {Feature.CAUSAL, Feature.GQA}
+    assert implementation.dtypes == (torch.float16,)
+    assert implementation.profile.rounding.level is RoundingLevel.EAGER
+    assert implementation.profile.empty_row is EmptyRow.NAN
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ({"features": "causal,gravity"}, "no feature 'gravity'; there are mask, causal"),
+        ({"dtypes": "float8"}, "no dtype 'float8'; there are float64"),
+        ({"profile": ["empty_row"]}, "key=value"),
+        ({"profile": ["mood=good"]}, "no question of a profile 'mood'"),
+        ({"profile": ["empty_row=good"]}, "no empty_row 'good'; there are zero, mean, nan"),
+        ({"profile": ["deterministic=maybe"]}, "there are yes, no"),
+    ],
+)
+def test_a_claim_that_is_none_is_named(said, told):
+    with pytest.raises(ValueError, match=re.escape(told)):
+        Claims.read(**said)
+
+
+def test_a_function_without_a_scale_is_asked_for_none():
+    def attention(query, key, value):
+        return torch.nn.functional.scaled_dot_product_attention(query, key, value)
+
+    declared = declare("attention", attention)
+    assert declared.refuses(Case()) is None
+    assert declared.refuses(Case(scale=2.0)) == "it has no parameter scale"
 
 
 def test_torch_itself_is_a_target():

@@ -1,0 +1,112 @@
+"""Claims given on the command line: features, storage types and profile, as words."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Any
+
+import torch
+
+from attnspec.spec import (
+    CausalAlignment,
+    EmptyRow,
+    Feature,
+    Implementation,
+    MaskedNonfinite,
+    Profile,
+    Rounding,
+    RoundingLevel,
+)
+
+DTYPES = {
+    "float64": torch.float64,
+    "float32": torch.float32,
+    "float16": torch.float16,
+    "bfloat16": torch.bfloat16,
+}
+
+_ANSWERS: dict[str, type[StrEnum]] = {
+    "causal_alignment": CausalAlignment,
+    "empty_row": EmptyRow,
+    "masked_nonfinite": MaskedNonfinite,
+    "rounding": RoundingLevel,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claims:
+    """What is said of a target beside its name; `None` where nothing is said.
+
+    Attributes:
+        features: what it can do beyond plain attention.
+        dtypes: the storage types it accepts.
+        profile: its answers, by the names of `Profile`'s fields; `rounding` is a level.
+    """
+
+    features: frozenset[Feature] | None = None
+    dtypes: tuple[torch.dtype, ...] | None = None
+    profile: tuple[tuple[str, Any], ...] = ()
+
+    @classmethod
+    def read(
+        cls, features: str | None = None, dtypes: str | None = None, profile: Iterable[str] = ()
+    ) -> "Claims":
+        """Read claims as they are typed.
+
+        Args:
+            features: names separated by commas, such as `causal,gqa`.
+            dtypes: likewise, such as `float16,bfloat16`.
+            profile: `key=value` each, such as `empty_row=nan` or `rounding=eager`.
+
+        Raises:
+            ValueError: for a word that is not one of the choices, naming it and them.
+        """
+        return cls(
+            features=None
+            if features is None
+            else frozenset(Feature(_choice("feature", each, Feature)) for each in _words(features)),
+            dtypes=None
+            if dtypes is None
+            else tuple(DTYPES[_choice("dtype", each, DTYPES)] for each in _words(dtypes)),
+            profile=tuple(_answer(each) for each in profile),
+        )
+
+    def override(self, implementation: Implementation) -> Implementation:
+        """The implementation with what is said here in place of what it declares."""
+        changes: dict[str, Any] = {}
+        if self.features is not None:
+            changes["features"] = self.features
+        if self.dtypes is not None:
+            changes["dtypes"] = self.dtypes
+        if self.profile:
+            changes["profile"] = self._profile(implementation.profile)
+        return replace(implementation, **changes)
+
+    def _profile(self, declared: Profile) -> Profile:
+        answers = dict(self.profile)
+        if "rounding" in answers:
+            rounding: Rounding = declared.rounding
+            answers["rounding"] = replace(rounding, level=answers["rounding"])
+        return replace(declared, **answers)
+
+
+def _words(text: str) -> list[str]:
+    return [word.strip() for word in text.split(",") if word.strip()]
+
+
+def _choice(what: str, word: str, choices: Iterable[str]) -> str:
+    allowed = [str(each) for each in choices]
+    if word not in allowed:
+        raise ValueError(f"no {what} {word!r}; there are {', '.join(allowed)}")
+    return word
+
+
+def _answer(text: str) -> tuple[str, Any]:
+    key, equals, word = text.partition("=")
+    if not equals:
+        raise ValueError(f"a profile is given as key=value, got {text!r}")
+    if key in ("deterministic", "batch_invariant"):
+        return key, _choice(key, word, ("yes", "no")) == "yes"
+    questions = [*_ANSWERS, "deterministic", "batch_invariant"]
+    answers = _ANSWERS[_choice("question of a profile", key, questions)]
+    return key, answers(_choice(key, word, answers))
