@@ -2,6 +2,7 @@
 
 import importlib.util
 from collections.abc import Collection, Sequence
+from typing import Any
 
 from attnspec.spec import TokenizerImplementation, Vocabulary
 
@@ -13,10 +14,11 @@ class HuggingFaceTokenizer:
         """Load the vocabulary; its special token is the one that ends a text."""
         from transformers import GPT2Tokenizer
 
+        merges: Any = vocabulary.merges  # annotated as lines of text, but taken as pairs
         (self.special,) = vocabulary.special_tokens
         self.tokenizer = GPT2Tokenizer(
             vocab=vocabulary.ids,
-            merges=[" ".join(pair) for pair in vocabulary.merges],
+            merges=merges,
             unk_token=self.special,
             bos_token=self.special,
             eos_token=self.special,

@@ -1,4 +1,4 @@
-"""Mutants of tokenization: the definition of byte-pair encoding with one step wrong."""
+"""Mutants of tokenization: the definition of byte-pair encoding with one step of encoding wrong."""
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 
@@ -7,7 +7,7 @@ from attnspec.conformance.mutants.registry import plant
 from attnspec.spec import END_OF_TEXT, TokenizerImplementation, Vocabulary
 
 
-def mutant(
+def tokenizer_mistake(
     id: str, title: str, *, kills: tuple[str, ...], source: str = ""
 ) -> Callable[[type[BytePairTokenizer]], type[BytePairTokenizer]]:
     """Plant the decorated class as a tokenizer."""
@@ -26,7 +26,7 @@ def mutant(
     return register
 
 
-@mutant(
+@tokenizer_mistake(
     "own-no-contractions",
     "the pattern does not know contractions",
     kills=("tokens-are-those-of-the-definition", "tiktoken-and-hugging-face-agree"),
@@ -39,7 +39,7 @@ class NoContractions(BytePairTokenizer):
         return ()
 
 
-@mutant(
+@tokenizer_mistake(
     "own-contractions-in-capitals",
     "contractions match in either case",
     kills=("tokens-are-those-of-the-definition",),
@@ -52,7 +52,7 @@ class CapitalContractions(BytePairTokenizer):
         return (*super().contractions(), *(each.upper() for each in super().contractions()))
 
 
-@mutant(
+@tokenizer_mistake(
     "own-one-piece",
     "merges cross from word to word: the text is not cut into pieces",
     kills=(
@@ -69,7 +69,7 @@ class OnePiece(BytePairTokenizer):
         yield text
 
 
-@mutant(
+@tokenizer_mistake(
     "own-white-space-to-the-end",
     "a run of white space keeps the space that belongs to the next word",
     kills=("pieces-are-encoded-apart", "tokens-are-those-of-the-definition"),
@@ -83,7 +83,7 @@ class GreedySpace(BytePairTokenizer):
         return run_end(text, start) if text[start:end].isspace() else end
 
 
-@mutant(
+@tokenizer_mistake(
     "own-prefix-space",
     "a space is put before the text",
     kills=(
@@ -100,7 +100,7 @@ class PrefixSpace(BytePairTokenizer):
         return super().encode(f" {text}", allowed_special=allowed_special)
 
 
-@mutant(
+@tokenizer_mistake(
     "own-text-stripped",
     "white space at both ends of the text is dropped",
     kills=("decoding-undoes-encoding", "without-merges-each-byte-is-one-id"),
@@ -113,21 +113,7 @@ class Stripped(BytePairTokenizer):
         return super().encode(text.strip(), allowed_special=allowed_special)
 
 
-@mutant(
-    "own-clean-up-spaces",
-    "decoding drops the space before punctuation",
-    kills=("decoding-undoes-encoding",),
-)
-class CleanUp(BytePairTokenizer):
-    """Makes decoded text look better than what was encoded."""
-
-    def read(self, data: bytes) -> str:
-        """Text with its punctuation moved."""
-        text = super().read(data)
-        return text.replace(" .", ".").replace(" !", "!").replace("  ", " ")
-
-
-@mutant(
+@tokenizer_mistake(
     "own-merges-from-the-left",
     "the leftmost pair is merged first, whatever its rank",
     kills=("tokens-are-those-of-the-definition", "tiktoken-and-hugging-face-agree"),
@@ -140,7 +126,7 @@ class LeftFirst(BytePairTokenizer):
         return pairs[0]
 
 
-@mutant(
+@tokenizer_mistake(
     "own-merges-worst-first",
     "the pair that the merges list last is merged first",
     kills=("tokens-are-those-of-the-definition",),
@@ -153,7 +139,7 @@ class WorstFirst(BytePairTokenizer):
         return max(pairs, key=self.ranks.__getitem__)
 
 
-@mutant(
+@tokenizer_mistake(
     "own-merges-cut-short",
     "the last merges are not read",
     kills=("tokens-are-those-of-the-definition", "tiktoken-and-hugging-face-agree"),
@@ -169,7 +155,7 @@ class MergesCutShort(BytePairTokenizer):
         }
 
 
-@mutant(
+@tokenizer_mistake(
     "own-byte-table-in-order",
     "byte b has id b, as if the bytes were numbered in their own order",
     kills=(
@@ -190,7 +176,7 @@ class BytesInOrder(BytePairTokenizer):
             self.tokens[byte] = character
 
 
-@mutant(
+@tokenizer_mistake(
     "own-latin-1",
     "text is spelled in Latin-1, and what that lacks is lost",
     kills=(
@@ -208,7 +194,7 @@ class Latin1(BytePairTokenizer):
         return [self.characters[byte] for byte in piece.encode("latin-1", errors="replace")]
 
 
-@mutant(
+@tokenizer_mistake(
     "own-no-byte-fallback",
     "a character without a token of its own becomes the special token, for want of a better one",
     kills=(
@@ -227,7 +213,7 @@ class Unknown(BytePairTokenizer):
         return super().encode(known, allowed_special=allowed_special or {END_OF_TEXT})
 
 
-@mutant(
+@tokenizer_mistake(
     "own-special-tokens-always",
     "special tokens are read wherever a text spells them",
     kills=("special-tokens-are-read-only-where-allowed", "tokens-are-those-of-the-definition"),
@@ -240,7 +226,7 @@ class SpecialAlways(BytePairTokenizer):
         return super().encode(text, allowed_special=self.special_tokens)
 
 
-@mutant(
+@tokenizer_mistake(
     "own-special-tokens-never",
     "special tokens are text even where they are allowed",
     kills=("special-tokens-are-read-only-where-allowed", "tiktoken-and-hugging-face-agree"),
@@ -253,7 +239,7 @@ class SpecialNever(BytePairTokenizer):
         return super().encode(text)
 
 
-@mutant(
+@tokenizer_mistake(
     "own-special-tokens-eat-space",
     "white space around a special token is dropped",
     kills=("special-tokens-are-read-only-where-allowed", "tiktoken-and-hugging-face-agree"),
@@ -267,7 +253,7 @@ class SpecialStrips(BytePairTokenizer):
             yield part.strip() if allowed_special else part
 
 
-@mutant(
+@tokenizer_mistake(
     "own-surrogates-replaced",
     "a lone surrogate silently becomes U+FFFD",
     kills=("a-lone-surrogate-is-refused",),
@@ -281,7 +267,7 @@ class SurrogatesReplaced(BytePairTokenizer):
         return super().spell(fixed)
 
 
-@mutant(
+@tokenizer_mistake(
     "own-surrogates-pass",
     "a lone surrogate is spelled in three bytes that are no UTF-8",
     kills=("a-lone-surrogate-is-refused",),
@@ -294,7 +280,7 @@ class SurrogatesPass(BytePairTokenizer):
         return [self.characters[byte] for byte in piece.encode("utf-8", "surrogatepass")]
 
 
-@mutant(
+@tokenizer_mistake(
     "own-surrogates-crash",
     "a lone surrogate raises a TypeError that speaks of something else",
     kills=("a-lone-surrogate-is-refused",),
@@ -308,104 +294,3 @@ class SurrogatesCrash(BytePairTokenizer):
             return super().spell(piece)
         except UnicodeEncodeError:
             raise TypeError("the input must be a string") from None
-
-
-@mutant(
-    "own-decode-token-by-token",
-    "each token is read as UTF-8 by itself, so that a character cut in two is lost",
-    kills=(
-        "decoding-undoes-encoding",
-        "text-can-be-spelled-in-bytes",
-        "bytes-are-joined-before-they-are-read",
-    ),
-)
-class DecodeByToken(BytePairTokenizer):
-    """Joins text instead of bytes."""
-
-    def decode(self, ids: Sequence[int]) -> str:
-        """Read before joining."""
-        return "".join(self.read(self.token_bytes(identifier)) for identifier in ids)
-
-
-@mutant(
-    "own-decode-drops-broken-bytes",
-    "bytes that are no UTF-8 disappear",
-    kills=("bytes-are-joined-before-they-are-read",),
-)
-class DropsBroken(BytePairTokenizer):
-    """Decodes with `errors="ignore"`."""
-
-    def read(self, data: bytes) -> str:
-        """Read what can be read."""
-        return data.decode("utf-8", errors="ignore")
-
-
-@mutant(
-    "own-decode-drops-unknown-ids",
-    "an id outside the vocabulary decodes to nothing",
-    kills=("an-id-outside-the-vocabulary-is-refused",),
-)
-class DropsUnknown(BytePairTokenizer):
-    """What Hugging Face's tokenizer does on its own."""
-
-    def token_bytes(self, identifier: int) -> bytes:
-        """Nothing for what is unknown."""
-        return super().token_bytes(identifier) if identifier in self.tokens else b""
-
-
-@mutant(
-    "own-decode-negative-ids",
-    "a negative id counts from the end of the vocabulary",
-    kills=("an-id-outside-the-vocabulary-is-refused",),
-)
-class NegativeIds(BytePairTokenizer):
-    """Looks ids up in a list."""
-
-    def token_bytes(self, identifier: int) -> bytes:
-        """Index from the end."""
-        return super().token_bytes(identifier % self.vocab_size if identifier < 0 else identifier)
-
-
-@mutant(
-    "own-no-special-token",
-    "the special token is missing: GPT-2 has 50 256 ids",
-    kills=("gpt2-has-50257-ids", "ids-lie-in-the-vocabulary"),
-)
-class NoSpecial(BytePairTokenizer):
-    """Counts bytes and merges only."""
-
-    @property
-    def vocab_size(self) -> int:
-        """One too few."""
-        return super().vocab_size - 1
-
-
-@mutant(
-    "own-ids-shifted",
-    "ids are shifted by one to make room for padding",
-    kills=("without-merges-each-byte-is-one-id", "tokens-are-those-of-the-definition"),
-)
-class Shifted(BytePairTokenizer):
-    """Encodes and decodes with an id for padding in front."""
-
-    def __init__(self, vocabulary: Vocabulary) -> None:
-        """Renumber everything."""
-        super().__init__(vocabulary)
-        self.ids = {token: identifier + 1 for token, identifier in self.ids.items()}
-        self.tokens = {identifier: token for token, identifier in self.ids.items()}
-
-
-@mutant(
-    "own-bytes-beyond-the-vocabulary",
-    "single bytes get ids of their own after all others",
-    kills=("ids-lie-in-the-vocabulary", "without-merges-each-byte-is-one-id"),
-)
-class BytesBeyond(BytePairTokenizer):
-    """Texts still go round, but a table of embeddings has no rows for them."""
-
-    def __init__(self, vocabulary: Vocabulary) -> None:
-        """Move the bytes to the end."""
-        super().__init__(vocabulary)
-        for byte, character in self.characters.items():
-            self.ids[character] = self.vocab_size + byte
-            self.tokens[self.vocab_size + byte] = character
