@@ -21,6 +21,20 @@ SETUPTOOLS = PROJECT["tool"]["setuptools"]
 DOCS = ROOT / "docs"
 BUILT = DOCS / "_build"
 
+IMPORT_EVERYTHING = """
+import importlib, pkgutil, sys
+import attnspec
+for each in pkgutil.walk_packages(attnspec.__path__, "attnspec."):
+    try:
+        importlib.import_module(each.name)
+    except ModuleNotFoundError as error:
+        if not each.name.startswith("attnspec.implementations.") or error.name not in sys.argv:
+            raise
+        print(each.name, "needs the extra gpt2, for", error.name)
+"""
+"""Imports every installed module; only a backend may need what the core does not install."""
+EXTRA = ["huggingface_hub", "safetensors", "tiktoken", "tokenizers", "transformers"]
+
 
 def group(name: str) -> list[str]:
     """The requirements of a dependency group of pyproject.toml."""
@@ -67,9 +81,10 @@ def types(session: nox.Session) -> None:
 def docs(session: nox.Session) -> None:
     """Build the pages, warnings being errors, and run their examples; see docs/_build/html."""
     install(session, "-e", ".[gpt2]", *group("docs"))
-    for builder in ("html", "doctest"):
-        options = ["-W", "-n", "--keep-going", "-q", "-b", builder, "-d", str(BUILT / "doctrees")]
-        session.run("sphinx-build", *options, *session.posargs, str(DOCS), str(BUILT / builder))
+    options = ["-W", "-n", "--keep-going", "-d", str(BUILT / "doctrees"), *session.posargs]
+    # Warnings about a page are given when it is read, so every page is read every time.
+    session.run("sphinx-build", "-E", "-q", "-b", "html", *options, str(DOCS), str(BUILT / "html"))
+    session.run("sphinx-build", "-b", "doctest", *options, str(DOCS), str(BUILT / "doctest"))
 
 
 @nox.session(reuse_venv=False)
@@ -86,7 +101,7 @@ def package(session: nox.Session) -> None:
     outside.mkdir(exist_ok=True)
     with session.chdir(outside):
         session.run("attnspec", "--help", silent=True)
-        session.run("python", "-P", "-c", "import attnspec; print('attnspec', attnspec.__version__)")
+        session.run("python", "-c", IMPORT_EVERYTHING, *EXTRA)
 
 
 def compare_names(session: nox.Session, wheel: Path) -> None:

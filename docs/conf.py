@@ -5,9 +5,10 @@ import shutil
 import sys
 from pathlib import Path
 
+from sphinx.application import Sphinx
+
 from attnspec import __version__
 from attnspec.spec import SPEC_VERSION
-from sphinx.application import Sphinx
 
 sys.path.insert(0, str(Path(__file__).parent / "_ext"))
 
@@ -28,12 +29,16 @@ exclude_patterns = ["_build"]
 
 myst_enable_extensions = ["amsmath", "colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 3
+# Clauses have third-level headings whether or not a chapter is divided into sections; in the built
+# page levels follow the nesting, and none is skipped.
+suppress_warnings = ["myst.header"]
 
 html_theme = "furo"
 html_title = f"attnspec {SPEC_VERSION}"
 html_static_path = ["_static"]
 html_css_files = ["attnspec.css"]
 html_copy_source = False
+html_use_index = False
 html_theme_options = {"top_of_page_buttons": []}
 
 copybutton_prompt_text = r">>> |\.\.\. |\$ "

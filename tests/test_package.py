@@ -1,0 +1,100 @@
+"""The package: versions, pins, entry points and pages agree with one another."""
+
+import importlib
+import re
+import tomllib
+from importlib.metadata import entry_points, version
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+import attnspec
+from attnspec.spec import CHAPTERS, SPEC_VERSION
+
+ROOT = Path(__file__).parent.parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+
+
+def requirements() -> list[Requirement]:
+    """Every requirement of pyproject.toml."""
+    project = PROJECT["project"]
+    lines = [*project["dependencies"], *PROJECT["build-system"]["requires"]]
+    for extra in project["optional-dependencies"].values():
+        lines += extra
+    for group in PROJECT["dependency-groups"].values():
+        lines += [each for each in group if isinstance(each, str)]
+    return [Requirement(line) for line in lines]
+
+
+def pins() -> dict[str, str]:
+    """Name to version of constraints.txt."""
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    pairs = (line.partition("#")[0].strip().split("==") for line in lines)
+    return {canonicalize_name(pair[0]): pair[1] for pair in pairs if len(pair) == 2}
+
+
+@pytest.mark.parametrize("requirement", requirements(), ids=str)
+def test_every_requirement_is_pinned_within_its_bounds(requirement):
+    pinned = pins()
+    assert canonicalize_name(requirement.name) in pinned
+    assert requirement.specifier.contains(pinned[canonicalize_name(requirement.name)])
+
+
+def test_torch_is_pinned_for_every_build():
+    assert "+" not in pins()["torch"]
+
+
+def modules() -> list[str]:
+    """Every module, under the name that it is installed by."""
+    found = []
+    for name, folder in PROJECT["tool"]["setuptools"]["package-dir"].items():
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            parts = path.relative_to(ROOT / folder).with_suffix("").parts
+            found.append(".".join((name, *parts)).removesuffix(".__init__"))
+    return list(dict.fromkeys(found))
+
+
+@pytest.mark.parametrize("name", modules())
+def test_every_module_imports_and_says_what_it_is(name):
+    module = importlib.import_module(name)
+    assert Path(module.__file__).is_relative_to(ROOT)
+    assert module.__doc__ or not Path(module.__file__).read_text()
+
+
+def test_the_installed_version_is_the_one_in_the_source():
+    assert version("attnspec") == attnspec.__version__
+
+
+def test_the_changelog_names_the_current_versions():
+    headings = re.findall(r"^## (.+)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert f"Specification {SPEC_VERSION}" in headings
+    assert f"Package {attnspec.__version__}" in headings
+
+
+@pytest.mark.parametrize("group", ["console_scripts", "pytest11"])
+def test_the_entry_points_load(group):
+    (entry,) = entry_points(group=group, name="attnspec")
+    assert entry.load()
+
+
+def test_every_chapter_has_a_page_in_reading_order():
+    for chapter in CHAPTERS:
+        page = (ROOT / "docs" / f"{chapter}.md").read_text()
+        assert page == f"```{{include}} ../spec/{chapter}.md\n```\n"
+    listed = re.findall(r"^\w+$", (ROOT / "docs" / "index.md").read_text(), re.MULTILINE)
+    assert tuple(listed[: len(CHAPTERS)]) == CHAPTERS
+
+
+def test_every_chapter_shows_its_laws():
+    shown = re.findall(r"^```\{laws\} (\w+)$", (ROOT / "docs" / "laws.md").read_text(), re.M)
+    assert tuple(shown) == CHAPTERS[1:]
+
+
+def test_the_ci_runs_the_commands_of_the_readme():
+    ci, readme = (ROOT / ".ci" / "run").read_text(), (ROOT / "README.md").read_text()
+    test = "python -m pip install nox && python -m nox -s tests"
+    assert test in ci.splitlines()
+    assert test in readme
+    assert "python -m pip install nox && python -m nox -s conformance" in readme
