@@ -26,7 +26,7 @@ def _coarse(case: ModelCase, purpose: str, *shape: int) -> torch.Tensor:
     return (normal(case.seed, purpose, *shape) * 256).round() / 256
 
 
-@law("GPT-1", judges=Judged.MODEL, pinned=PINNED, explore=_cases)
+@law("GPT-1", judges=Judged.MODEL, pinned=PINNED, explore=_cases, cost=3.0)
 def law_linear_maps_are_stored_input_major(subject: ModelImplementation, case: ModelCase) -> None:
     """GPT-1: a linear map is xW + b with W stored (in, out), also where W is square."""
     rows = coarse_rows(case)
@@ -76,7 +76,7 @@ def law_packed_projection_holds_queries_keys_values(
     )
 
 
-@law("GPT-3", judges=Judged.MODEL, pinned=PINNED, explore=_cases)
+@law("GPT-3", judges=Judged.MODEL, pinned=PINNED, explore=_cases, cost=4.0)
 def law_each_branch_adds_to_the_stream(subject: ModelImplementation, case: ModelCase) -> None:
     """GPT-3: a block gives what entered it, plus what attention adds, plus what the MLP adds."""
     rows = coarse_rows(case)
@@ -161,7 +161,7 @@ def _queries_times(weights: dict[str, torch.Tensor], layer: int, factor: float) 
     weights[f"{own}.bias"][:width] *= factor
 
 
-@law("GPT-6", judges=Judged.MODEL, pinned=_SCALED, explore=_fours)
+@law("GPT-6", judges=Judged.MODEL, pinned=_SCALED, explore=_fours, cost=2.0)
 def law_scale_attn_weights_divides_scores_by_the_root_of_d_head(
     subject: ModelImplementation, case: ModelCase
 ) -> None:
@@ -195,7 +195,7 @@ def _layers(subject: ModelImplementation) -> st.SearchStrategy[ModelCase]:
     return model_cases(subject, n_layer=2, scale_attn_by_inverse_layer_idx=True, tied=True)
 
 
-@law("GPT-7", judges=Judged.MODEL, pinned=_LAYERED, explore=_layers)
+@law("GPT-7", judges=Judged.MODEL, pinned=_LAYERED, explore=_layers, cost=2.0)
 def law_inverse_layer_index_divides_scores_by_the_layer(
     subject: ModelImplementation, case: ModelCase
 ) -> None:

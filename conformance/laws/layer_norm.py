@@ -38,7 +38,7 @@ def law_layer_norm_has_zero_mean_and_biased_unit_variance(
     )
 
 
-@law("LNM-2", judges=Judged.MODEL, pinned=PINNED, explore=_cases)
+@law("LNM-2", judges=Judged.MODEL, pinned=PINNED, explore=_cases, cost=2.0)
 def law_layer_norm_applies_gain_then_bias(subject: ModelImplementation, case: ModelCase) -> None:
     """LNM-2: with gain g and bias b a row is g·y + b, y being the row with gain 1 and bias 0."""
     plain = probe(coarse_rows(case), case)
@@ -55,7 +55,7 @@ def law_layer_norm_applies_gain_then_bias(subject: ModelImplementation, case: Mo
     )
 
 
-@law("LNM-3", judges=Judged.MODEL, pinned=PINNED, explore=_cases)
+@law("LNM-3", judges=Judged.MODEL, pinned=PINNED, explore=_cases, cost=3.0)
 def law_layer_norm_ignores_a_shift_of_the_row(
     subject: ModelImplementation, case: ModelCase
 ) -> None:
@@ -74,7 +74,7 @@ def law_layer_norm_ignores_a_shift_of_the_row(
         )
 
 
-@law("LNM-4", judges=Judged.MODEL, pinned=PINNED, explore=_cases)
+@law("LNM-4", judges=Judged.MODEL, pinned=PINNED, explore=_cases, cost=4.0)
 def law_layer_norm_scales_with_its_row(subject: ModelImplementation, case: ModelCase) -> None:
     """LNM-4: multiplying a row by 2ᵏ and epsilon by 4ᵏ changes nothing."""
     rows = coarse_rows(case)
@@ -92,7 +92,7 @@ def law_layer_norm_scales_with_its_row(subject: ModelImplementation, case: Model
         )
 
 
-@law("LNM-5", judges=Judged.MODEL, pinned=PINNED, explore=_cases)
+@law("LNM-5", judges=Judged.MODEL, pinned=PINNED, explore=_cases, cost=2.0)
 def law_epsilon_stands_inside_the_root(subject: ModelImplementation, case: ModelCase) -> None:
     """LNM-5: a row whose variance is small beside epsilon is divided by √(variance + ε)."""
     # powers of two are exact in any dtype; the last row has no variance at all
@@ -114,7 +114,7 @@ def law_epsilon_stands_inside_the_root(subject: ModelImplementation, case: Model
         )
 
 
-@law("LNM-6", judges=Judged.MODEL, pinned=PINNED[2:], explore=_cases)
+@law("LNM-6", judges=Judged.MODEL, pinned=PINNED[2:], explore=_cases, cost=2.0)
 def law_layer_norm_treats_each_row_alone(subject: ModelImplementation, case: ModelCase) -> None:
     """LNM-6: what a row becomes does not depend on rows at other places or in the batch."""
     case = case.but(batch=2, length=3, n_positions=max(case.n_positions, 3))

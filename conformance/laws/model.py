@@ -67,7 +67,13 @@ def law_one_final_layer_norm_stands_before_the_head(
     )
 
 
-@law("GPT-9", judges=Judged.MODEL, pinned=[case for case in _FEW if case.tied], explore=_tied)
+@law(
+    "GPT-9",
+    judges=Judged.MODEL,
+    pinned=[case for case in _FEW if case.tied],
+    explore=_tied,
+    cost=2.0,
+)
 def law_a_tied_head_is_the_token_table(subject: ModelImplementation, case: ModelCase) -> None:
     """GPT-9: a tied head gives the logits that an untied one equal to the token table gives."""
     inputs = draw(case.but(tied=True))
