@@ -213,6 +213,7 @@ def spoiled(change):
         (lambda logits: logits * 0, "logits are wrong"),
         (lambda logits: logits + 1e-6, "logits are wrong"),
     ],
+    ids=["none", "narrow", "short", "float32", "nan", "zeros", "shifted"],
 )
 def test_logits_that_are_none_are_told_apart(change, told):
     with pytest.raises(Violation, match=told):
