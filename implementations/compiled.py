@@ -11,6 +11,7 @@ import os
 import shutil
 import sysconfig
 import time
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
@@ -114,9 +115,9 @@ class Compiled:
         """Run the core under settings that make no difference between calls."""
         if self._core is None:
             self._core = torch.compile(formula, backend=self._backend, dynamic=True, fullgraph=True)
-        if learns:
-            differentiable = (_asking(each) for each in given[:4])
-            given = (*differentiable, *given[4:])
+        # torch also tells apart which arguments ask for a gradient: here all do, or none.
+        floating = (_asking(each) if learns else each.detach() for each in given[:4])
+        given = (*floating, *given[4:])
         limits = {"recompile_limit": VARIANTS, "fail_on_recompile_limit_hit": True}
         with torch._dynamo.config.patch(limits), torch.set_grad_enabled(learns):
             return self._core(*given)
@@ -133,9 +134,12 @@ class Compiled:
             torch.zeros(3, dtype=torch.int64, device=device),
             torch.tensor(1.0, dtype=torch.float64, device=device),
         )
-        out = self._enter(given, learns)
-        if learns:
-            out.sum().backward()
+        with warnings.catch_warnings():
+            # the compiler warns of its own imports, which is no business of whoever calls us
+            warnings.simplefilter("ignore")
+            out = self._enter(given, learns)
+            if learns:
+                out.sum().backward()
         self._runs = runs
         self._seconds += time.perf_counter() - started
 

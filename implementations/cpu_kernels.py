@@ -80,8 +80,8 @@ def loses_nan(case: Case) -> bool:
     return case.mask is None and 0 < case.keys < lanes(case.dtype) and flash_refuses(case) is None
 
 
-def counts_keys_only(case: Case) -> bool:
-    """True where the flash kernel would be called without a mask: it never counts the values."""
+def counts_values_only(case: Case) -> bool:
+    """True where the flash kernel would be called without a mask: it counts the values alone."""
     return flash_refuses(case.but(mask=None)) is None
 
 
@@ -131,11 +131,11 @@ DEVIATIONS = (
     Deviation(
         law=UNEQUAL_LAW,
         reason=(
-            "fewer values than keys are accepted, and memory behind the values is read (seen in "
-            "torch 2.13.0 on a CPU)"
+            "keys without values are passed over, and where values outnumber keys the memory "
+            "behind the keys is read (seen in torch 2.13.0 on a CPU)"
         ),
         link="docs/findings.md#unequal-keys-and-values",
-        applies=counts_keys_only,
+        applies=counts_values_only,
         example=Case(queries=2, keys=3, d_head=2, d_value=2),
     ),
 )

@@ -1,0 +1,49 @@
+"""The registry: names, lazy imports, clear errors."""
+
+import subprocess
+import sys
+
+import pytest
+
+from attnspec import implementations
+from attnspec.spec import (
+    Implementation,
+    ModelImplementation,
+    SamplerImplementation,
+    TokenizerImplementation,
+)
+
+
+def test_every_name_loads_its_kind():
+    for names, load, kind in (
+        (implementations.names, implementations.load, Implementation),
+        (implementations.model_names, implementations.load_model, ModelImplementation),
+        (implementations.tokenizer_names, implementations.load_tokenizer, TokenizerImplementation),
+        (implementations.sampler_names, implementations.load_sampler, SamplerImplementation),
+    ):
+        assert names()
+        for name in names():
+            assert isinstance(load(name), kind)
+            assert load(name).name == name
+
+
+def test_an_unknown_name_lists_those_that_are_known():
+    with pytest.raises(KeyError, match="no implementation 'egaer'; there are eager, sdpa"):
+        implementations.load("egaer")
+    with pytest.raises(KeyError, match="no model 'sdpa'; there are huggingface_gpt2"):
+        implementations.load_model("sdpa")
+    with pytest.raises(KeyError, match="no tokenizer"):
+        implementations.load_tokenizer("")
+    with pytest.raises(KeyError, match="no sampler"):
+        implementations.load_sampler("")
+
+
+def test_nothing_is_imported_before_it_is_asked_for():
+    code = (
+        "import sys, attnspec.implementations as registry; registry.names(); "
+        "found = [m for m in sys.modules if m.startswith('attnspec.implementations.')]; "
+        "assert not found, found; assert 'transformers' not in sys.modules; "
+        "registry.load('compiled'); assert 'torch._inductor.compile_fx' not in sys.modules; "
+        "registry.load_model('huggingface_gpt2'); assert 'transformers' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-P", "-c", code], check=True, timeout=120)
