@@ -78,7 +78,7 @@ def law_draws_follow_the_probabilities(subject: SamplerImplementation, case: Dra
     check_frequencies(tokens, case.probabilities, f"token (seed {seed})")
 
 
-@law("GEN-9", judges=Judged.SAMPLER, pinned=_DRAWS, cost=20.0)
+@law("GEN-9", judges=Judged.SAMPLER, pinned=_DRAWS[:2], cost=20.0)
 def law_draws_are_independent(subject: SamplerImplementation, case: DrawsCase) -> None:
     """GEN-9: pairs of tokens come as often as the products of their probabilities say."""
     tokens, seed = case.draw(subject)
