@@ -77,7 +77,6 @@ IMPLEMENTATION = Implementation(
         {Feature.MASK, Feature.CAUSAL, Feature.GQA, Feature.DROPOUT, Feature.BACKWARD}
     ),
     dtypes=(torch.float64, torch.float32, torch.float16, torch.bfloat16),
-    devices=("cpu", "cuda"),
     profile=Profile(
         # 0 · NaN: a weight of zero does not keep out what stands in a value.
         masked_nonfinite=MaskedNonfinite.PROPAGATES,
