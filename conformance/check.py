@@ -62,6 +62,7 @@ class _Trial:
             dtypes=tuple(name for name in self.dtypes if name),
             device=getattr(self.subject, "device", "cpu"),
             seconds=self.count.seconds | {"total": time.perf_counter() - started},
+            figures=dict(self.count.figures),
             **more,
         )
 

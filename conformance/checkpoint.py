@@ -1,9 +1,12 @@
 """A checkpoint: the reference and Hugging Face's GPT-2 on the same weights, compared."""
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import torch
 
+from attnspec.conformance.laws.model_attention import captured
+from attnspec.conformance.subject import Subject
 from attnspec.reference.model import build
 from attnspec.reference.tokenizer import Tokenizer, TokenizerError
 from attnspec.reference.weights import load
@@ -16,46 +19,58 @@ TEXT = (
 )
 
 
-def compare(source: str) -> str:
-    """Load a checkpoint, run both models on a paragraph of English, and say how far apart they are.
+def compare(source: str, subjects: Iterable[Subject] = ()) -> str:
+    """Load a checkpoint, run GPT-2 on a paragraph of English, and say how far apart the logits are.
+
+    Every attention call that the model makes with a subject plugged in is judged by its own bound.
 
     Args:
         source: a folder, a file or a hub name, as `attnspec.reference.weights.load` takes it.
+        subjects: attention implementations to plug in, in float32.
 
     Returns:
-        Lines for people: the configuration, the text, and the largest distance between the
-        logits in float64 (an error of either) and in float32.
+        Lines for people: the checkpoint, and the distance of the logits of each model from those
+        of the reference in float64.
 
     Raises:
         WeightsError: where the checkpoint cannot be loaded, naming the tensor or the file.
         ImportError: where transformers is not installed.
+        Violation: where an attention call exceeds its bound.
     """
     from attnspec.implementations import load_model
 
     config, weights = load(source)
     ids = _ids(source, config.vocab_size)[: config.n_positions]
     prompt = torch.tensor([ids])
-    lines = [f"{source}: {config.n_layer} layers, {config.n_embd} channels, {len(ids)} tokens"]
-    exact = None
-    for dtype in (torch.float64, torch.float32):
-        typed = {name: tensor.to(dtype) for name, tensor in weights.items()}
-        with torch.no_grad():
-            ours = build(config, typed)(prompt)
-            theirs = load_model("huggingface_gpt2").build(config, typed)(prompt)
-        exact = ours if exact is None else exact
-        name = str(dtype).removeprefix("torch.")
-        lines.append(
-            f"  {name}: largest |logit| {exact.abs().max():.4g}, reference and Hugging Face differ "
-            f"by at most {(ours - theirs).abs().max():.3g}; from the float64 reference, the "
-            f"reference by {(ours - exact).abs().max():.3g}, Hugging Face by "
-            f"{(theirs - exact).abs().max():.3g}; the same next token at "
-            f"{(ours.argmax(-1) == theirs.argmax(-1)).double().mean():.1%} of positions"
-        )
-    return "\n".join(lines)
+    hugging_face = load_model("huggingface_gpt2").build
+    double, single = (
+        {name: tensor.to(dtype) for name, tensor in weights.items()}
+        for dtype in (torch.float64, torch.float32)
+    )
+    with torch.no_grad():
+        exact = build(config, double)(prompt)
+        logits = {
+            "Hugging Face, float64": hugging_face(config, double)(prompt),
+            "Hugging Face, float32": hugging_face(config, single)(prompt),
+            "reference, float32": build(config, single)(prompt),
+        }
+        for subject in subjects:
+            model = build(config, single, attention=captured(subject))
+            logits[f"reference with {subject.name}, float32"] = model(prompt)
+    told = [
+        f"{source}: {config.n_layer} layers, {config.n_embd} channels, {len(ids)} tokens; "
+        f"largest |logit| {exact.abs().max():.4g}",
+        "Largest distance from the reference in float64, and positions with the same next token:",
+    ]
+    for name, each in logits.items():
+        distance = (each.double() - exact).abs().max()
+        same = (each.argmax(-1) == exact.argmax(-1)).double().mean()
+        told.append(f"  {name}: {distance:.3g}, {same:.1%}")
+    return "\n".join(told)
 
 
 def _ids(source: str, vocab_size: int) -> list[int]:
-    """The paragraph as ids, by the checkpoint's own vocabulary or GPT-2's; else ids in a pattern."""
+    """The paragraph as ids, by the checkpoint's vocabulary or GPT-2's; else made-up ids."""
     folder = Path(source)
     try:
         if (folder / "vocab.json").is_file() and (folder / "merges.txt").is_file():

@@ -5,7 +5,7 @@ import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import pytest
 import typer
@@ -13,6 +13,9 @@ import typer
 from attnspec import __version__
 from attnspec.conformance.cli_generate import generate
 from attnspec.conformance.effort import Effort
+
+if TYPE_CHECKING:
+    from attnspec.conformance.targets import Judgeable
 
 CONFORMING, BROKEN, USAGE = 0, 1, 2
 """Exit statuses: every law held, some law did not, the command could not be understood."""
@@ -91,10 +94,10 @@ def check(
 
         attnspec check my_kernels:flash_attention --features causal,gqa --dtypes float16,bfloat16
     """
-    if weights is not None:
-        _compare_checkpoint(weights)
     says = _Says(features=features, dtypes=dtypes, profile=tuple(profile or ()))
-    _look_up(targets or [], says, device)
+    subjects = _look_up(targets or [], says, device)
+    if weights is not None:
+        _compare_checkpoint(weights, subjects)
     arguments = _pytest_arguments(targets or [], says, device, effort, laws or [])
     arguments += ["-n", str(workers), f"--timeout={timeout}"]
     arguments += ["-x"] if stop else []
@@ -123,18 +126,18 @@ class _Says:
     profile: tuple[str, ...]
 
 
-def _look_up(targets: list[str], says: _Says, device: str) -> None:
-    """Refuse a target that does not exist before any worker is started."""
+def _look_up(targets: list[str], says: _Says, device: str) -> "list[Judgeable]":
+    """Find the targets, and refuse one that does not exist before any worker is started."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # one thread per worker
     from attnspec.conformance.claims import Claims
     from attnspec.conformance.targets import TargetError, resolve
 
     try:
         claims = Claims.read(says.features, says.dtypes, says.profile)
-        for target in targets:
-            resolve(target, claims=claims, device=device)
+        found = [resolve(target, claims=claims, device=device) for target in targets]
     except (TargetError, ValueError) as error:
         _refuse(str(error))
+    return [judged for each in found for judged in each]
 
 
 def _pytest_arguments(
@@ -154,17 +157,23 @@ def _pytest_arguments(
     return arguments
 
 
-def _compare_checkpoint(weights: str) -> None:
+def _compare_checkpoint(weights: str, judged: "list[Judgeable]") -> None:
     from attnspec.conformance.checkpoint import compare
+    from attnspec.conformance.law import Judged
+    from attnspec.conformance.violation import Violation
     from attnspec.reference.weights import WeightsError
 
+    attentions = [each.subject for each in judged if each.kind is Judged.ATTENTION]
     try:
-        typer.echo(compare(weights))
+        typer.echo(compare(weights, attentions))
     except (WeightsError, ImportError) as error:
         _refuse(str(error))
+    except Violation as error:
+        typer.echo(f"{weights}: {error}")
+        raise typer.Exit(BROKEN) from None
 
 
-def _refuse(message: str) -> None:
+def _refuse(message: str) -> NoReturn:
     print(f"attnspec: {message}", file=sys.stderr)
     raise typer.Exit(USAGE)
 

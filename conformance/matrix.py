@@ -50,6 +50,8 @@ def print_matrix(records: Sequence[Record], console: Console) -> None:
     if subjects:
         console.print(_clauses(present, subjects))
         console.print(_counts(present, subjects))
+    for line in _figures(present):
+        console.print(line, highlight=False, markup=False)
     for subject, reason in absent.items():
         console.print(f"{subject}: not available here: {reason}", highlight=False, markup=False)
 
@@ -62,6 +64,19 @@ def _absent(records: Sequence[Record]) -> dict[str, str]:
             reasons.setdefault(record.subject, record.reason)
     ran = {record.subject for record in records if record.outcome is not Outcome.NOT_AVAILABLE}
     return {subject: reason for subject, reason in reasons.items() if subject not in ran}
+
+
+def _figures(records: Sequence[Record]) -> list[str]:
+    """What was measured and not judged: a line per figure, the largest of each implementation."""
+    found: dict[str, dict[str, float]] = {}
+    for record in records:
+        for name, value in record.figures.items():
+            row = found.setdefault(name, {})
+            row[record.subject] = max(value, row.get(record.subject, value))
+    return [
+        f"{name}: " + ", ".join(f"{subject} {value:.2g}" for subject, value in row.items())
+        for name, row in found.items()
+    ]
 
 
 def _clauses(records: Sequence[Record], subjects: Sequence[str]) -> Table:

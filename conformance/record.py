@@ -51,6 +51,7 @@ class Record:
         device: where they ran.
         seconds: wall time: `total`, and of it `implementation` and `oracle` (with the bound).
         link: where a known deviation is described.
+        figures: what was measured and not judged, by name.
     """
 
     subject: str
@@ -68,6 +69,7 @@ class Record:
     device: str = "cpu"
     seconds: dict[str, float] = field(default_factory=dict)
     link: str = ""
+    figures: dict[str, float] = field(default_factory=dict)
 
     def to_json(self) -> str:
         """One line of JSON; infinities are written as strings, which JSON has no number for."""

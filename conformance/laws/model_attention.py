@@ -81,7 +81,7 @@ def law_every_attention_call_inside_gpt2_is_within_its_bound(subject: Subject, c
     random = generator(case.seed, "ids")
     ids = torch.randint(config.vocab_size, shape, generator=random).to(device)
     with torch.no_grad():
-        got = _logits(build(config, weights, attention=_captured(subject)), ids, case)
+        got = _logits(build(config, weights, attention=captured(subject)), ids, case)
         exact = _logits(build(config, doubled(weights)), ids, case)
     name = f"largest error of GPT-2's logits in {str(case.dtype).removeprefix('torch.')}"
     tally.figure(name, float((got.double() - exact).abs().max()))
@@ -100,7 +100,7 @@ def _config(case: Case) -> GPT2Config:
     )
 
 
-def _captured(subject: Subject) -> Callable[..., torch.Tensor]:
+def captured(subject: Subject) -> Callable[..., torch.Tensor]:
     """The subject, each of whose outputs is judged before the model sees it."""
 
     def attention(
