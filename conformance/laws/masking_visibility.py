@@ -265,7 +265,7 @@ def law_a_float_mask_joins_the_scaled_scores(subject: Subject, case: Case) -> No
     check_oracle(call, subject.call(call), subject.expect(call), "wrong with a bias")
     bias = call.attn_mask
     if bias is None:
-        return
+        raise ValueError("the law of biases needs a case with a mask")
     weights = bias.double().softmax(-1).expand(*call.query.shape[:-1], case.keys)
     target = weights @ per_head(call.value.double(), case.heads)
     message = "a float mask is not simply added to the scaled scores"

@@ -105,7 +105,7 @@ def law_a_readable_nan_key_stays_visible(subject: Subject, case: Case) -> None:
     _check_nan(out, others[..., None].expand_as(out), "a row that reads a key of NaN is a number")
 
 
-@law("NUM-1", judges=Judged.ATTENTION, pinned=PINNED, explore=MORE)
+@law("NUM-1", judges=Judged.ATTENTION, pinned=PINNED, explore=MORE, cost=2)
 def law_a_readable_nan_value_stays_visible(subject: Subject, case: Case) -> None:
     """NUM-1: a NaN in a value makes its channel NaN in every row that may read it."""
     call = subject.draw(case)
@@ -113,7 +113,7 @@ def law_a_readable_nan_value_stays_visible(subject: Subject, case: Case) -> None
     _check_nan(out, felt, "a row that reads a value of NaN is a number in that channel")
 
 
-@law("NUM-1", judges=Judged.ATTENTION, pinned=PINNED, explore=MORE)
+@law("NUM-1", judges=Judged.ATTENTION, pinned=PINNED, explore=MORE, cost=3)
 def law_a_readable_infinite_value_stays_visible(subject: Subject, case: Case) -> None:
     """NUM-1: infinity in a value makes its channel that infinity, or NaN, where it may be read."""
     call = subject.draw(case)

@@ -129,7 +129,7 @@ def _changes(subject: Subject, case: Case, call: Call) -> dict[str, Call]:
         SMALL.but(batch=3, queries=33, keys=17, values=Values.PEAKED, dtype=BF16),
     ),
     explore=cases(scales=POSITIVE, only=plain),
-    cost=2,
+    cost=4,
 )
 def law_threads_change_nothing(subject: Subject, case: Case) -> None:
     """TEN-10: with one thread or several, the result is right."""

@@ -101,8 +101,8 @@ def _by_address(operands: Arguments, options: dict[str, Any]) -> Any:
     return (
         places,
         None if mask is None else mask.data_ptr(),
-        options["scale"],
-        options["is_causal"],
+        options.get("scale"),
+        options.get("is_causal"),
     )
 
 
