@@ -1,20 +1,21 @@
 """The oracle: what a call must return, in float64 on the exact stored inputs, and how exactly."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from jaxtyping import Bool, Float64, Int
 
 from attnspec.conformance.bounds import forward_bound, mean_bound
-from attnspec.conformance.bounds_scores import Weights, weights
+from attnspec.conformance.bounds_scores import weights
 from attnspec.conformance.call import Call
+from attnspec.conformance.poison import finite_rows, promised
 from attnspec.conformance.roundoff import Roundoff
 from attnspec.conformance.rows import Rows, rows_of
 from attnspec.reference.attention import attention
 from attnspec.reference.numpy_attention import numpy_attention
-from attnspec.spec import EmptyRow, MaskedNonfinite, Profile
+from attnspec.spec import EmptyRow, Profile
 
 SCORES_AT_ONCE = 2**21
 """How many scores are held at once; longer calls are taken a run of rows at a time."""
@@ -163,7 +164,7 @@ def _judge(
         none, also_none = torch.zeros_like(out), torch.zeros_like(lse)
         return Expected(out=out, bound=none, lse=lse, lse_bound=also_none, visible=visible)
     r = Roundoff.of(call.value.dtype, profile.rounding)
-    finite = _finite(rows)
+    finite = finite_rows(rows)
     w = weights(finite, r)
     forward = forward_bound(w, finite.value, r)
     bound, lse_bound = forward.O_bound, forward.lse_bound[..., 0]
@@ -173,17 +174,18 @@ def _judge(
     if call.value.dtype == torch.float64:
         # the oracle rounds like any implementation
         bound, lse_bound = 2 * bound, 2 * lse_bound
-    strange = _strange(rows, w, profile)
-    out, bound = _demanded(out, bound, strange.undefined)
-    lse, lse_bound = _demanded(lse, lse_bound, strange.undefined[..., 0])
-    may_be_nan = out.isinf() if strange.values is None else out.isinf() | strange.values
+    said = promised(rows, w, profile)
+    out, bound = _demanded(out, bound, said.undefined)
+    lse, lse_bound = _demanded(lse, lse_bound, said.undefined[..., 0])
+    # a weight that underflows makes NaN of infinity
+    may_be_nan = out.isinf() if said.may_be_nan is None else out.isinf() | said.may_be_nan
     return Expected(
         out=out,
         bound=bound,
         lse=lse,
         lse_bound=lse_bound,
         may_be_nan=may_be_nan if bool(may_be_nan.any()) else None,
-        lse_may_be_nan=strange.rows if strange.rows is None else strange.rows[..., 0],
+        lse_may_be_nan=None if said.lse_may_be_nan is None else said.lse_may_be_nan[..., 0],
         visible=visible,
         weights=w.p if keeps else None,
     )
@@ -244,59 +246,3 @@ def _scalar(call: Call, profile: Profile) -> tuple[torch.Tensor, torch.Tensor]:
     )
     device = call.query.device
     return torch.from_numpy(out).to(device), torch.from_numpy(lse).to(device)
-
-
-def _finite(rows: Rows) -> Rows:
-    """The same rows with zeros for all that is not finite: the bound never sees a NaN."""
-
-    def clean(tensor: torch.Tensor) -> torch.Tensor:
-        return torch.where(tensor.isfinite(), tensor, 0.0)
-
-    return replace(
-        rows,
-        query=clean(rows.query),
-        key=clean(rows.key),
-        value=clean(rows.value),
-        mask_bias=None if rows.mask_bias is None else clean(rows.mask_bias),
-        alibi=None if rows.alibi is None else clean(rows.alibi),
-        # minus infinity is no sink at all
-        sinks=None if rows.sinks is None else rows.sinks.nan_to_num(0.0, 0.0, -torch.inf),
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Strange:
-    """Where a call that holds NaN or infinities promises less.
-
-    Attributes:
-        undefined: rows that read an infinite score.
-        values: where an unreadable NaN, infinity or overflow may have made the output NaN.
-        rows: likewise the log-sum-exp.
-    """
-
-    undefined: Bool[torch.Tensor, "batch heads rows 1"]
-    values: Bool[torch.Tensor, "batch heads rows d_value"] | None
-    rows: Bool[torch.Tensor, "batch heads rows 1"] | None
-
-
-def _strange(rows: Rows, w: Weights, profile: Profile) -> _Strange:
-    undefined, unread = w.overflows, w.overflows_unread
-    operands = (rows.query, rows.key, rows.bias, rows.sinks)
-    if not all(each is None or bool(each.isfinite().all()) for each in operands):
-        scores = rows.scale * (rows.query @ rows.key.mT)
-        if rows.bias is not None:
-            scores = scores + rows.bias
-        undefined = undefined | (scores.isinf() & w.readable).any(-1, keepdim=True)
-        is_nan = (scores.isnan() & w.readable).any(-1, keepdim=True)
-        if rows.sinks is not None:
-            sinks = rows.sinks[None, :, None, None]
-            undefined, is_nan = undefined | (sinks == torch.inf), is_nan | sinks.isnan()
-        undefined = undefined & ~is_nan
-        unread = unread | (~scores.isfinite() & ~w.readable).any(-1, keepdim=True)
-    if profile.masked_nonfinite == MaskedNonfinite.BLOCKED:
-        return _Strange(undefined=undefined, values=None, rows=None)
-    values = unread.expand(*unread.shape[:3], rows.value.shape[3])
-    poisoned = ~rows.value.isfinite()
-    if bool(poisoned.any()):
-        values = values | ((~w.readable).double() @ poisoned.double() > 0)
-    return _Strange(undefined=undefined, values=values, rows=unread)

@@ -1,16 +1,16 @@
 """Soundness: does the error bound ever reject an implementation that is correct?
 
 `python -m attnspec.conformance.soundness --cases 2000` draws calls, computes each in every way of
-`attnspec.conformance.soundness_variants`, and prints how much of its bound each result used: the
-worst element of a result, and then the largest and the median over all results. It exits with
-status 1 if any result exceeded its bound.
+`attnspec.conformance.soundness_variants`, forward and backward, and prints how much of its bound
+each result used: that of the worst element of a result, of which the largest and the median over
+all results. It exits with status 1 if any result exceeded its bound.
 """
 
 import math
 import statistics
 import time
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Annotated
 
@@ -20,8 +20,9 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from attnspec.conformance.compare import check_close
-from attnspec.conformance.oracle import Expected, expect
+from attnspec.conformance.compare import check_close, is_evidence
+from attnspec.conformance.oracle import expect
+from attnspec.conformance.oracle_gradients import expect_gradients
 from attnspec.conformance.soundness_cases import Drawn, draw_call
 from attnspec.conformance.soundness_variants import VARIANTS, Variant
 from attnspec.conformance.violation import Violation
@@ -29,50 +30,49 @@ from attnspec.spec import Profile, Rounding
 
 DTYPES = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
 
+KINDS = {
+    "out": "Output",
+    "lse": "Log-sum-exp",
+    "query": "Gradient of the queries",
+    "key": "Gradient of the keys",
+    "value": "Gradient of the values",
+    "attn_mask": "Gradient of the mask",
+}
+"""The results of a variant, and what a table calls them."""
+
+Wanted = dict[str, tuple[torch.Tensor, torch.Tensor]]
+
 
 @dataclass
 class Used:
-    """How much of the bound one variant used in one dtype.
+    """How much of the bound one variant used for one kind of result in one dtype.
 
     Attributes:
         shares: of the worst element of each result.
         exceeded: what was exceeded, in words.
-        vacuous: results whose bound is infinite somewhere.
+        evident: results whose bound is small against the values.
     """
 
     shares: list[float] = field(default_factory=list)
     exceeded: list[str] = field(default_factory=list)
-    vacuous: int = 0
+    evident: int = 0
 
 
-Count = dict[tuple[str, torch.dtype], Used]
+Count = dict[tuple[str, str, torch.dtype], Used]
+"""By kind of result, variant and dtype."""
 
 
-def try_variant(
-    variant: Variant, drawn: Drawn, known: dict[Rounding, Expected]
-) -> dict[str, float | Violation]:
-    """Run one variant on one call and compare every result.
-
-    Args:
-        variant: what is judged.
-        drawn: what it is asked.
-        known: what is expected of this call under each rounding, filled as needed.
-
-    Returns:
-        For each result the largest share of its bound that an element uses, or what is wrong.
-    """
-    if variant.rounding not in known:
-        known[variant.rounding] = expect(drawn.call, Profile(rounding=variant.rounding))
-    expected = known[variant.rounding]
-    results = variant.run(drawn.call, None)
-    wanted = {"out": (expected.out, expected.bound), "lse": (expected.lse, expected.lse_bound)}
-    shares: dict[str, float | Violation] = {}
-    for name, got in results.items():
-        try:
-            shares[name] = check_close(got, *wanted[name], what=name, message="exceeded")
-        except Violation as violation:
-            shares[name] = violation
-    return shares
+def wanted(drawn: Drawn, rounding: Rounding) -> Wanted:
+    """What is expected of a call under a rounding, with its bound, by kind of result."""
+    profile = Profile(rounding=rounding)
+    forward = expect(drawn.call, profile)
+    backward = expect_gradients(drawn.call, drawn.grad, profile)
+    found = {"out": (forward.out, forward.bound), "lse": (forward.lse, forward.lse_bound)}
+    for name in ("query", "key", "value", "attn_mask"):
+        gradient = getattr(backward, name)
+        if gradient is not None:
+            found[name] = gradient.exact, gradient.bound
+    return found
 
 
 def measure(
@@ -84,40 +84,59 @@ def measure(
     for seed in seeds:
         for dtype in dtypes:
             drawn = draw_call(seed, dtype, longest)
-            known: dict[Rounding, Expected] = {}
+            known: dict[Rounding, Wanted] = {}
             for variant in VARIANTS:
-                if not variant.takes(drawn.call):
-                    continue
-                used = count[variant.name, dtype]
-                shares = try_variant(variant, drawn, known)
-                for share in shares.values():
-                    if isinstance(share, Violation):
-                        where = f"{variant.name}, {dtype}, seed {seed} ({drawn.family})"
-                        used.exceeded.append(f"{where}: {share.mismatch or share}")
-                    used.shares.append(math.inf if isinstance(share, Violation) else share)
-                used.vacuous += bool(known[variant.rounding].bound.isinf().any())
+                if variant.takes(drawn.call):
+                    if variant.rounding not in known:
+                        known[variant.rounding] = wanted(drawn, variant.rounding)
+                    _compare(variant, drawn, known[variant.rounding], count, f"seed {seed}")
     return count
 
 
-def table(count: Count) -> Table:
-    """One row per variant, one column per dtype: largest and median share of the bound."""
-    dtypes = sorted({dtype for _, dtype in count}, key=DTYPES.index)
-    grid = Table("variant", "results", "exceeded", box=box.MARKDOWN)
-    for dtype in dtypes:
-        grid.add_column(f"{str(dtype).removeprefix('torch.')} max / median", justify="right")
-    for name in dict.fromkeys(name for name, _ in count):
-        found = [count[name, dtype] for dtype in dtypes if (name, dtype) in count]
-        cells = []
+def _compare(variant: Variant, drawn: Drawn, known: Wanted, count: Count, which: str) -> None:
+    """Run one variant on one call and compare every result."""
+    dtype = drawn.call.value.dtype
+    for kind, got in variant.run(drawn.call, drawn.grad).items():
+        exact, bound = known[kind]
+        used = count[kind, variant.name, dtype]
+        used.evident += is_evidence(exact, bound)
+        message = f"{variant.name}, {which} ({drawn.family})"
+        try:
+            stored = None if kind == "lse" else dtype
+            used.shares.append(
+                check_close(got, exact, bound, what=kind, message=message, dtype=stored)
+            )
+        except Violation as violation:
+            used.shares.append(math.inf)
+            used.exceeded.append(str(violation))
+
+
+def tables(count: Count) -> Iterator[Table]:
+    """For each kind of result one row per variant, one column per dtype: largest and median."""
+    dtypes = sorted({dtype for _, _, dtype in count}, key=DTYPES.index)
+    for kind, title in KINDS.items():
+        names = [name for name in _names() if any((kind, name, each) in count for each in dtypes)]
+        if not names:
+            continue
+        grid = Table(title, "results", "evident", "exceeded", box=box.MARKDOWN)
         for dtype in dtypes:
-            shares = count[name, dtype].shares if (name, dtype) in count else []
-            cells.append(f"{max(shares):.3f} / {statistics.median(shares):.3f}" if shares else "")
-        grid.add_row(
-            name,
-            str(sum(len(used.shares) for used in found)),
-            str(sum(len(used.exceeded) for used in found)),
-            *cells,
-        )
-    return grid
+            grid.add_column(f"{str(dtype).removeprefix('torch.')} max / median", justify="right")
+        for name in names:
+            found = [count[kind, name, each] for each in dtypes if (kind, name, each) in count]
+            total = sum(len(used.shares) for used in found)
+            shares = [count[kind, name, each].shares for each in dtypes]
+            grid.add_row(
+                name,
+                str(total),
+                f"{sum(used.evident for used in found) / total:.0%}",
+                str(sum(len(used.exceeded) for used in found)),
+                *(f"{max(s):.3f} / {statistics.median(s):.3f}" if s else "" for s in shares),
+            )
+        yield grid
+
+
+def _names() -> list[str]:
+    return [variant.name for variant in VARIANTS]
 
 
 def main(
@@ -130,13 +149,17 @@ def main(
     started = time.perf_counter()
     count = measure(range(seed, seed + cases), DTYPES, longest)
     console = Console(width=200)
-    console.print(table(count))
+    for each in tables(count):
+        console.print(each)
     exceeded = [each for used in count.values() for each in used.exceeded]
     results = sum(len(used.shares) for used in count.values())
-    seconds = time.perf_counter() - started
-    console.print(f"{results} results, {len(exceeded)} exceeded their bound, {seconds:.0f} s")
-    for each in exceeded[:50]:
-        console.print(each, soft_wrap=True)
+    runs = sum(len(used.shares) for (kind, _, _), used in count.items() if kind == "out")
+    console.print(
+        f"{cases * len(DTYPES)} calls, {runs} runs of {len(VARIANTS)} variants, {results} results, "
+        f"{len(exceeded)} beyond their bound, {time.perf_counter() - started:.0f} s"
+    )
+    for line in exceeded[:50]:
+        console.print(line, soft_wrap=True)
     if exceeded:
         raise typer.Exit(1)
 

@@ -70,11 +70,11 @@ def draw_call(seed: int, dtype: torch.dtype, longest: int = 160) -> Drawn:
     """
     dice = _Dice(seed)
     choose = dice.choose
-    batch, group, kv_heads = choose(1, 1, 2), choose(1, 1, 2, 3), choose(1, 2)
+    batch, group, kv_heads = choose(1, 1, 2), choose(1, 1, 1, 2, 3), choose(1, 2)
     keys = dice.length(longest)
     queries = choose(keys, dice.length(min(longest, 4 * keys)))
     d_head = choose(1, 2, 3, 8, 16, 17, 32, 64, 96)
-    d_value = choose(d_head, d_head, 1, 5, 33)
+    d_value = choose(d_head, d_head, d_head, 1, 5, 33)
     heads = group * kv_heads
     family = choose(*FAMILIES)
     normals = (

@@ -1,5 +1,6 @@
 """The oracle: proved against 50-digit arithmetic, and the same however a call is cut."""
 
+import itertools
 import math
 from dataclasses import replace
 
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from attnspec.conformance import oracle
 from attnspec.conformance.call import Call
 from attnspec.conformance.oracle import expect, expect_numpy
+from attnspec.conformance.oracle_gradients import expect_gradients
 from attnspec.conformance.rows import rows_of
 from attnspec.conformance.soundness_cases import draw_call
 from attnspec.reference.implementation import scaled_dot_product_attention
@@ -38,59 +40,59 @@ def plain(queries=5, keys=4, d_head=3, d_value=2, heads=2, kv_heads=None, batch=
     )
 
 
-def exact(call, alignment):
-    """Attention in 50 digits: (out, lse) as nested lists of numbers, straight from the contract."""
-    mpf = mpmath.mpf
+def exact(call, alignment, shift=None):
+    """Attention in 50 digits: (out, lse) as nested lists of numbers, straight from the contract.
+
+    `shift` adds to single numbers of the call, by (name, index).
+    """
+    shift = shift or {}
+
+    def number(name, *index):
+        return mpmath.mpf(float(getattr(call, name)[index])) + shift.get((name, index), 0)
+
     batch, heads, queries, d_head = call.query.shape
     kv_heads, keys, d_value = call.value.shape[1:]
     offset = keys - queries if alignment is CausalAlignment.LOWER_RIGHT else 0
-    scale = 1 / mpmath.sqrt(d_head) if call.scale is None else mpf(call.scale)
-    mask = None
-    if call.attn_mask is not None:
-        mask = call.attn_mask.expand(batch, heads, queries, keys)
+    scale = 1 / mpmath.sqrt(d_head) if call.scale is None else mpmath.mpf(call.scale)
+    mask = call.attn_mask
     left, right = call.window or (None, None)
-    for b in range(batch):
-        for h in range(heads):
-            group = h * kv_heads // heads
-            for i in range(queries):
-                terms, values = [], []
-                for j in range(keys):
-                    place = i + offset
-                    hidden = call.is_causal and j > place
-                    hidden |= left is not None and j < place - left
-                    hidden |= right is not None and j > place + right
-                    bias = mpf(0)
-                    if mask is not None and mask.dtype == torch.bool:
-                        hidden |= not bool(mask[b, h, i, j])
-                    elif mask is not None:
-                        hidden |= float(mask[b, h, i, j]) == -INF
-                        bias = mpf(0) if hidden else mpf(float(mask[b, h, i, j]))
-                    if hidden:
-                        continue
-                    dot = mpmath.fsum(
-                        mpf(float(x)) * mpf(float(y))
-                        for x, y in zip(call.query[b, h, i], call.key[b, group, j], strict=True)
-                    )
-                    score = scale * dot
-                    if call.softcap is not None:
-                        score = call.softcap * mpmath.tanh(score / call.softcap)
-                    if call.alibi_slopes is not None:
-                        score -= mpf(float(call.alibi_slopes[h])) * abs(place - j)
-                    terms.append(score + bias)
-                    values.append(call.value[b, group, j])
-                logits = list(terms)
-                if call.sinks is not None:
-                    logits.append(mpf(float(call.sinks[h])))
-                if not logits:
-                    yield (b, h, i), [mpf(0)] * d_value, -mpmath.inf
-                    continue
-                lse = mpmath.log(mpmath.fsum(map(mpmath.exp, logits)))
-                weights = [mpmath.exp(term - lse) for term in terms]
-                mixed = [
-                    mpmath.fsum(w * mpf(float(v[c])) for w, v in zip(weights, values, strict=True))
-                    for c in range(d_value)
-                ]
-                yield (b, h, i), mixed, lse
+    for b, h, i in itertools.product(range(batch), range(heads), range(queries)):
+        group, place = h * kv_heads // heads, i + offset
+        terms, read = [], []
+        for j in range(keys):
+            hidden = call.is_causal and j > place
+            hidden |= left is not None and j < place - left
+            hidden |= right is not None and j > place + right
+            bias = mpmath.mpf(0)
+            if mask is not None:
+                index = (b, h, i, j)[4 - mask.ndim :]
+                index = tuple(0 if n == 1 else k for n, k in zip(mask.shape, index, strict=True))
+                is_bool = mask.dtype == torch.bool
+                hidden |= not mask[index] if is_bool else float(mask[index]) == -INF
+                bias = bias if hidden or is_bool else number("attn_mask", *index)
+            if hidden:
+                continue
+            score = scale * mpmath.fsum(
+                number("query", b, h, i, c) * number("key", b, group, j, c) for c in range(d_head)
+            )
+            if call.softcap is not None:
+                score = call.softcap * mpmath.tanh(score / call.softcap)
+            if call.alibi_slopes is not None:
+                score -= number("alibi_slopes", h) * abs(place - j)
+            terms.append(score + bias)
+            read.append(j)
+        logits = terms + ([number("sinks", h)] if call.sinks is not None else [])
+        if not logits:
+            yield (b, h, i), [mpmath.mpf(0)] * d_value, -mpmath.inf
+            continue
+        lse = mpmath.log(mpmath.fsum(map(mpmath.exp, logits)))
+        weights = [mpmath.exp(term - lse) for term in terms]
+        pairs = list(zip(weights, read, strict=True))
+        mixed = [
+            mpmath.fsum(w * number("value", b, group, j, c) for w, j in pairs)
+            for c in range(d_value)
+        ]
+        yield (b, h, i), mixed, lse
 
 
 @st.composite
@@ -98,27 +100,20 @@ def small_calls(draw):
     """Small calls with every feature, alone and together."""
     dtype = draw(st.sampled_from([torch.float64, torch.float32, torch.bfloat16]))
     call = draw_call(draw(st.integers(0, 10**6)), dtype, longest=6).call
-    queries, keys = min(call.query.shape[2], 5), call.key.shape[2]
+    queries = min(call.query.shape[2], 5)
     mask = call.attn_mask
     if mask is not None and mask.shape[-2] > queries:
         mask = mask[..., :queries, :]
-    return call.but(query=call.query[:, :, :queries, :], attn_mask=mask), keys
+    return call.but(query=call.query[:, :, :queries, :], attn_mask=mask)
 
 
 @ORACLES
 @settings(max_examples=120, deadline=None)
 @given(drawn=small_calls(), alignment=st.sampled_from(CausalAlignment))
 def test_oracle_is_within_its_own_bound_of_fifty_digits(oracle_of, drawn, alignment):
-    call, _ = drawn
     # the gate in float64 is twice the bound: one bound for the oracle, one for what is judged
-    wide = Call(
-        **{
-            name: each
-            if isinstance(each, torch.Tensor) and each.dtype == torch.bool
-            else _wide(each)
-            for name, each in vars(call).items()
-        }
-    )
+    call = drawn
+    wide = widened(call)
     expected = oracle_of(wide, Profile(causal_alignment=alignment))
     assert bool(expected.bound.isfinite().all())
     with mpmath.workdps(50):
@@ -133,8 +128,53 @@ def test_oracle_is_within_its_own_bound_of_fifty_digits(oracle_of, drawn, alignm
                 assert distance <= float(expected.lse_bound[b, h, i]) / 2
 
 
-def _wide(value):
-    return value.double() if isinstance(value, torch.Tensor) else value
+def widened(call):
+    """The same call in float64."""
+    return Call(**{name: _as_wide(name, each) for name, each in vars(call).items()})
+
+
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 10**6), by_formula=st.booleans())
+def test_gradients_are_within_their_own_bound_of_fifty_digits(seed, by_formula):
+    drawn = draw_call(seed, torch.bfloat16, longest=3)
+    queries = min(drawn.call.query.shape[2], 3)
+    mask = drawn.call.attn_mask
+    if mask is not None and mask.shape[-2] > queries:
+        mask = mask[..., :queries, :]
+    call = widened(drawn.call)
+    call = call.but(
+        query=call.query[:1, :, :queries, :3],
+        key=call.key[:1, :, :, :3],
+        value=call.value[:1, :, :, :2],
+        attn_mask=None if mask is None else _as_wide("", mask[:1] if mask.ndim == 4 else mask),
+    )
+    grad = drawn.grad[:1, :, :queries, :2].double()
+    expected = expect_gradients(call, grad, Profile(), by_formula=by_formula)
+
+    def loss(shift):
+        return mpmath.fsum(
+            mpmath.mpf(float(grad[b, h, i, c])) * number
+            for (b, h, i), mixed, _ in exact(call, CausalAlignment.UPPER_LEFT, shift)
+            for c, number in enumerate(mixed)
+        )
+
+    step = mpmath.mpf(10) ** -24
+    generator = torch.Generator().manual_seed(seed)
+    with mpmath.workdps(90):
+        for name in ("query", "key", "value", "attn_mask"):
+            gradient = getattr(expected, name)
+            if gradient is None:
+                continue
+            assert bool(gradient.bound.isfinite().all())
+            places = list(itertools.product(*map(range, gradient.exact.shape)))
+            for n in torch.randperm(len(places), generator=generator)[:6].tolist():
+                if float(getattr(call, name)[places[n]]) == -INF:
+                    assert gradient.exact[places[n]] == 0
+                    continue
+                above, below = loss({(name, places[n]): step}), loss({(name, places[n]): -step})
+                slope = (above - below) / (2 * step)
+                distance = abs(mpmath.mpf(float(gradient.exact[places[n]])) - slope)
+                assert distance <= float(gradient.bound[places[n]]) / 2
 
 
 @settings(max_examples=60, deadline=None)

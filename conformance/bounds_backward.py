@@ -1,0 +1,266 @@
+r"""The error bound of the gradients, continued from `attnspec.conformance.bounds`.
+
+With the incoming gradient dO and χ = dτ/dt (1 without softcap), for rows i and keys j,
+
+    dP_ij = dO_i · v_j      D_i = Σ_j p_ij dP_ij = dO_i · O_i      dS_ij = p_ij (dP_ij - D_i)
+    dQ_i = scale Σ_j dt_ij k_j      dK_j = scale Σ_i dt_ij q_i      dt = χ dS
+    dV_j = Σ_i p_ij dO_i
+
+and dB is dS, summed where the mask was broadcast. r, e_x bound the error of p, x in the backward
+pass; sums over a group of query heads belong to Σ_i.
+
+**Weights.** Saved, or rebuilt from the log-sum-exp, whose roundings λ come on top of those that
+made the weights (the scores may be formed anew, in another order); eager: stored once more.
+
+    r = dp + (p + dp)((1 + u_s) exp(λ + 2u) - 1) + f                dp ≤ 1
+
+**dP.** e_dP = γ_{d_v+4} Σ|dO||v| + flush; eager: three times rounded to the storage type (itself,
+and the two derivatives of a quotient).
+
+**D.** From the stored output, or as the sum of P dP; the larger of
+
+    Σ_c |dO_c| (B_O + γ_{d_v+4} (|O| + B_O))                      B_O the forward bound
+    Σ_j r|dP| + (p + r) e_dP + c Σ_j (p + r)(|dP| + e_dP)         c = (1 + u_p)(1 + g)(1 + u_s)³ - 1
+
+**dS.** The error of D is common to a row, so it is kept apart: the error of dS is e_dS + p e_D with
+
+    e_dS = r X + p e_dP + c (p + r) X + f        c = θ_4(u), eager θ_2(u_s) besides
+    X = |dP - D| + e_dP + e_D
+
+**dt.** Multiplied by χ, itself known up to e_χ: e_dt = e_dS (χ + e_χ) + |dS| e_χ + p e_D e_χ, and c
+times the whole for the products: θ_4(u), eager θ_3(u_s). In common to a row: p χ e_D.
+
+**Products.** dt is rounded to the storage type, sums are formed in any order, and written back in
+the storage type n times while they grow. With M = |dt| + e_dt + p χ e_D,
+
+    dQ: |scale| [ Σ_j e_dt|k| + e_D |Σ_j p χ k_j| + c Σ_j M|k| ]     c = (1 + γ_{2T+16}) ... - 1
+    dK: |scale| [ Σ_i (e_dt + p χ e_D)|q| + c Σ_i M|q| ]
+    dV: Σ_i r|dO| + c Σ_i (p + r)|dO|
+    dB: Σ (e_dS + p e_D) + c Σ (|dS| + e_dS + p e_D)
+
+    c + 1 = (1 + γ)(1 + u_p) (1 + u_o)^(n-1) (1 + u_q) (1 + u_s)²
+
+u_q where scaled operands are stored, u_s² for a gradient that is stored before it is scaled. For a
+row, D's error meets the *signed* mean key: it is the same for all keys. A group of heads
+may be summed from gradients that were rounded head by head: n + 1. Then f Σ|k| (|q|, |dO|) for what
+underflows in dt or p, and the output: x + u_o (|ref| + x) + n f.
+
+**Range.** Nothing is promised for a row that is out of range forward, whose Σ|dO||v| exceeds a
+quarter of the accumulator's range, or whose dt (eager: dP too) may leave that of the storage type;
+nor for the keys that it reads.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+
+import torch
+from jaxtyping import Float64
+
+from attnspec.conformance.bounds import ForwardBound
+from attnspec.conformance.bounds_scores import PerRow, Weights
+from attnspec.conformance.roundoff import Roundoff, theta
+from attnspec.conformance.rows import Rows
+
+OfQueries = Float64[torch.Tensor, "batch heads rows d_head"]
+OfKeys = Float64[torch.Tensor, "batch heads keys d_head"]
+OfValues = Float64[torch.Tensor, "batch heads keys d_value"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """A gradient, or what some rows add to it, and its error before the last rounding.
+
+    Attributes:
+        exact: the gradient.
+        error: what does not depend on how sums are formed.
+        mass: the sum of magnitudes that the roundings of a sum are relative to.
+        lost: the sum of magnitudes that underflow takes away, in units of *f*.
+        undefined: how many rows spoil it.
+        may_be_nan: how many rows may make it NaN.
+    """
+
+    exact: torch.Tensor
+    error: torch.Tensor
+    mass: torch.Tensor
+    lost: torch.Tensor
+    undefined: torch.Tensor
+    may_be_nan: torch.Tensor
+
+    def map(self, change: Callable[[torch.Tensor], torch.Tensor]) -> "Part":
+        """Add up, or move, all alike."""
+        return Part(**{item.name: change(getattr(self, item.name)) for item in fields(self)})
+
+    def join(
+        self, other: "Part", put: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+    ) -> "Part":
+        """Put together two runs of rows, all alike."""
+        names = [item.name for item in fields(self)]
+        return Part(**{name: put(getattr(self, name), getattr(other, name)) for name in names})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Backward:
+    """The gradients of some rows, by formula, with the parts of their bounds.
+
+    Attributes:
+        query: of these rows.
+        key: what these rows add, head by head.
+        value: likewise.
+        scores: of the scores as they are before the softmax: of a bias that is not broadcast.
+    """
+
+    query: Part
+    key: Part
+    value: Part
+    scores: Part
+
+
+def backward(
+    w: Weights,
+    forward: ForwardBound,
+    rows: Rows,
+    grad: Float64[torch.Tensor, "batch heads rows d_value"],
+    r: Roundoff,
+    storable: float,
+    undefined: PerRow,
+    spoiling: PerRow,
+    may_be_nan: PerRow,
+) -> Backward:
+    """Differentiate some rows, with the error of each gradient (derived at the top of this file).
+
+    Args:
+        w: the weights of the rows.
+        forward: their forward bound.
+        rows: finite operands.
+        grad: the incoming gradient, finite.
+        r: what may be rounded.
+        storable: the largest number of the storage type.
+        undefined: true for rows of which nothing is promised, nor for the keys that they read.
+        spoiling: true for rows that spoil every key.
+        may_be_nan: true for rows that may be NaN, and every key with them.
+    """
+    live, p = w.readable.double(), w.p
+    key, value, size = rows.key, rows.value, abs(rows.scale)
+    d_value, floor = value.shape[-1], r.f if r.stores_scores else r.f_u
+
+    # WEIGHTS
+    safe = torch.where(w.H < 0.5, 1 / (1 - w.H.clamp(max=0.5)), 0.0)
+    dp = torch.where(w.H < 0.5, (w.ph + p * w.H.clamp(max=0.5)) * safe, live).clamp(max=1)
+    rebuilt = (1 + r.u_s) * torch.exp((forward.lse_roundings + 2 * r.u).clamp(max=60)) - 1
+    e_p = dp + (p + dp) * rebuilt + floor * live
+    p_most = p + e_p
+
+    # dP
+    dP, magnitude = grad @ value.mT, grad.abs() @ value.abs().mT
+    operands = grad.abs().sum(-1, keepdim=True) + value.abs().sum(-1)[..., None, :] + d_value
+    e_dP = r.gamma(d_value + 4) * magnitude + r.f_u * operands
+    e_dP = (e_dP + theta(3, r.u_s) * (dP.abs() + e_dP) + 3 * floor) * live
+    dP_most = (dP.abs() + e_dP) * live
+    undefined = undefined | w.overflows | forward.O_bound.isinf().any(-1, keepdim=True)
+    undefined |= ((4 * magnitude > r.largest) & w.readable).any(-1, keepdim=True)
+    undefined |= (dP_most > r.largest_stored).any(-1, keepdim=True)
+
+    # D
+    D = (p * dP).sum(-1, keepdim=True)
+    O_bound = torch.where(undefined, 0.0, forward.O_bound)
+    inner = O_bound + r.gamma(d_value + 4) * (forward.O.abs() + O_bound)
+    from_output = (grad.abs() * inner).sum(-1, keepdim=True)
+    c = (1 + r.u_p) * (1 + r.gamma(2 * key.shape[-2] + 16)) * (1 + theta(3, r.u_s)) - 1
+    from_weights = e_p * dP.abs() * live + p_most * e_dP + (c * p_most + r.f) * dP_most
+    e_D = torch.maximum(from_output, from_weights.sum(-1, keepdim=True))
+
+    # dS
+    difference = dP - D
+    dS = p * difference
+    x = (difference.abs() + e_dP + e_D) * live
+    c = (1 + theta(4, r.u)) * (1 + theta(2, r.u_s)) - 1
+    e_dS = e_p * x + p * e_dP + c * p_most * x + 2 * floor * live
+    common = p * e_D
+
+    # dt
+    dt, e_dt, common_dt = dS, e_dS, common
+    if w.slope is not None and w.slope_error is not None:
+        dt, common_dt = dS * w.slope, common * w.slope
+        e_dt = e_dS * (w.slope + w.slope_error) + (dS.abs() + common) * w.slope_error
+        c = (1 + theta(4, r.u)) * (1 + theta(3, r.u_s)) - 1
+        e_dt = e_dt + c * (dt.abs() + e_dt + common_dt) + 3 * floor * live
+    mass = dt.abs() + e_dt + common_dt
+    stretch = max(1.0, size, rows.softcap or 0.0 if r.stores_scores else 0.0)
+    undefined |= (mass * stretch > storable).any(-1, keepdim=True)
+
+    # PRODUCTS
+    def kept(x: torch.Tensor) -> torch.Tensor:
+        # what is undefined may be infinite, and must not meet a zero
+        return torch.where(undefined, 0.0, x) if spoilt else x
+
+    spoilt = bool(undefined.any())
+    dS, dt, p_kept, e_D, grad = kept(dS), kept(dt), kept(p), kept(e_D), kept(grad)
+    e_dS, common, e_dt, common_dt = kept(e_dS), kept(common), kept(e_dt), kept(common_dt)
+    mass, e_p, p_most, live = kept(mass), kept(e_p), kept(p_most), kept(live)
+    folded = max(1.0, size)
+    mean_key = ((p_kept if w.slope is None else p_kept * w.slope) @ key).abs()
+    query_size, key_size, grad_size = rows.query.abs(), key.abs(), grad.abs()
+    spoils = (undefined & w.readable) | spoiling
+    of_rows = {"undefined": undefined.double(), "may_be_nan": may_be_nan.double()}
+    of_keys = {
+        "undefined": spoils.double().sum(-2)[..., None],
+        "may_be_nan": may_be_nan.double().sum(-2, keepdim=True).expand(*key.shape[:3], 1),
+    }
+    of_pairs = {
+        "undefined": spoils.double(),
+        "may_be_nan": may_be_nan.double().expand(spoils.shape),
+    }
+    return Backward(
+        query=Part(
+            exact=rows.scale * (dt @ key),
+            error=size * (e_dt @ key_size + e_D * mean_key),
+            mass=size * (mass @ key_size),
+            lost=folded * (live @ key_size),
+            **of_rows,
+        ),
+        key=Part(
+            exact=rows.scale * (dt.mT @ rows.query),
+            error=size * ((e_dt + common_dt).mT @ query_size),
+            mass=size * (mass.mT @ query_size),
+            lost=folded * (live.mT @ query_size),
+            **of_keys,
+        ),
+        value=Part(
+            exact=p_kept.mT @ grad,
+            error=e_p.mT @ grad_size,
+            mass=p_most.mT @ grad_size,
+            lost=live.mT @ grad_size,
+            **of_keys,
+        ),
+        scores=Part(
+            exact=dS,
+            error=e_dS + common,
+            mass=dS.abs() + e_dS + common,
+            lost=live,
+            **of_pairs,
+        ),
+    )
+
+
+def bounded(
+    part: Part, r: Roundoff, *, terms: int, writes: int, scaled: bool, unit: float
+) -> torch.Tensor:
+    """Round what was summed, and store it: the bound of a gradient.
+
+    Args:
+        part: the gradient, all rows and heads of a group together.
+        r: what may be rounded.
+        terms: how many numbers each sum has.
+        writes: how often a sum is written back in the storage type while it grows.
+        scaled: whether the scale is applied to it.
+        unit: the unit roundoff of the type in which the gradient is given.
+    """
+    c = (1 + r.gamma(2 * terms + 16)) * (1 + r.u_p) * (1 + theta(writes - 1, r.u_o))
+    c *= (1 + r.u_q) * (1 + theta(2, r.u_s)) if scaled else 1.0
+    bound = part.error + (c - 1) * part.mass + r.f * part.lost
+    bound = bound + unit * (part.exact.abs() + bound)
+    floors = writes + (3 if r.stores_scores else 1)
+    bound = bound + floors * r.f
+    is_out = (4 * part.mass > r.largest) | (part.undefined > 0)
+    return torch.where(is_out, math.inf, bound)
