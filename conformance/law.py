@@ -1,4 +1,4 @@
-"""A law: an executable property that any implementation must have, citing the clauses it enforces."""
+"""A law: a property that any implementation must have, citing the clauses it enforces."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass

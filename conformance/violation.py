@@ -9,7 +9,7 @@ class Mismatch:
 
     Attributes:
         what: the name of the tensor, such as `out`.
-        where: the index of the worst element, in words such as `batch 0, head 1, query 2, channel 0`.
+        where: the index of the worst element, such as `batch 0, head 1, query 2, channel 0`.
         expected: the value required there (or in words).
         got: the value found there.
         bound: the largest distance allowed there.

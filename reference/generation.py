@@ -37,7 +37,7 @@ def next_token_probabilities(
             finite one.
 
     Clauses:
-        GEN-1, GEN-2, GEN-3
+        GEN-1, GEN-2, GEN-3, GEN-5, GEN-6
 
     Source:
         top-k: Fan et al. 2018, section 5.4; top-p: Holtzman et al. 2020, section 3.1
@@ -97,7 +97,7 @@ def sample(
         ValueError: at once, for a number out of range or an empty prompt.
 
     Clauses:
-        GEN-1, GEN-4
+        GEN-4, GEN-7, GEN-8, GEN-9, GEN-10
     """
     _check_sampling(temperature, top_k, top_p)
     if greedy and (temperature, top_k, top_p) != (1.0, None, None):
@@ -158,7 +158,7 @@ def generate(
             model has positions.
 
     Clauses:
-        GEN-1, GEN-4, GPT-16
+        GEN-4, GEN-11, GEN-12, GPT-16
     """
     given = torch.as_tensor(input_ids, dtype=torch.long)
     if given.ndim != 1 and given.shape[:-1] != (1,):

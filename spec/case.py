@@ -205,6 +205,8 @@ def _words(value: object) -> str:
         return f"{value.kind}/{value.pattern}({value.shape})"
     if isinstance(value, Layouts):
         given = {item.name: getattr(value, item.name) for item in fields(value)}
-        odd = [f"{name}:{layout}" for name, layout in given.items() if layout is not Layout.CONTIGUOUS]
+        odd = [
+            f"{name}:{layout}" for name, layout in given.items() if layout is not Layout.CONTIGUOUS
+        ]
         return ",".join(odd) or "contiguous"
     return str(value).removeprefix("torch.")

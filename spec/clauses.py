@@ -93,7 +93,9 @@ def parse(chapter: str, text: str) -> list[Clause]:
     for start in starts:
         heading, anchor = _HEADING.match(lines[start]), _ANCHOR.match(lines[max(start - 1, 0)])
         if heading is None or anchor is None or anchor["anchor"] != heading["id"]:
-            raise ValueError(f"{chapter}.md, line {start + 1}: the anchor above must be ({lines[start]})=")
+            raise ValueError(
+                f"{chapter}.md, line {start + 1}: the anchor above must be ({lines[start]})="
+            )
         end = _end(lines, start)
         clauses.append(_clause(chapter, heading["id"], heading["title"], lines[start + 1 : end]))
     return clauses
@@ -121,7 +123,9 @@ def _clause(chapter: str, identifier: str, title: str, body: list[str]) -> Claus
         )
     (level, *others) = _LEVEL.findall(normative[0])
     if others:
-        raise ValueError(f"{identifier}: one sentence, one MUST, SHOULD or MAY; found {1 + len(others)}")
+        raise ValueError(
+            f"{identifier}: one sentence, one MUST, SHOULD or MAY; found {1 + len(others)}"
+        )
     held = next((each for each in paragraphs if each.startswith("**Held by**")), "")
     return Clause(
         id=identifier,
@@ -145,7 +149,9 @@ def clauses() -> dict[str, Clause]:
     for chapter in CHAPTERS:
         for each in parse(chapter, chapter_text(chapter)):
             if each.id in found:
-                raise ValueError(f"{each.id} stands in {found[each.id].chapter}.md and {chapter}.md")
+                raise ValueError(
+                    f"{each.id} stands in {found[each.id].chapter}.md and {chapter}.md"
+                )
             found[each.id] = each
     return found
 
@@ -159,6 +165,8 @@ def clause(identifier: str) -> Clause:
     every = clauses()
     if identifier not in every:
         family = identifier.partition("-")[0].upper()
-        near = [each for each in every if each.startswith(family)] or sorted({c.family for c in every.values()})
+        near = [each for each in every if each.startswith(family)] or sorted(
+            {c.family for c in every.values()}
+        )
         raise KeyError(f"no clause {identifier!r}; there are {', '.join(near)}")
     return every[identifier]

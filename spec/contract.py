@@ -56,7 +56,9 @@ class Deviation:
         if not (self.reason and self.link):
             raise ValueError(f"a deviation from {self.law} must give a reason and a link")
         if not self.applies(self.example):
-            raise ValueError(f"the example of the deviation from {self.law} is not one of its cases")
+            raise ValueError(
+                f"the example of the deviation from {self.law} is not one of its cases"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -42,7 +42,9 @@ class GPT2Config:
         if self.n_inner is not None and self.n_inner < 1:
             raise ValueError(f"n_inner must be at least 1 or None, got {self.n_inner}")
         if not self.layer_norm_epsilon >= 0:
-            raise ValueError(f"layer_norm_epsilon must not be negative, got {self.layer_norm_epsilon}")
+            raise ValueError(
+                f"layer_norm_epsilon must not be negative, got {self.layer_norm_epsilon}"
+            )
 
     @property
     def d_head(self) -> int:

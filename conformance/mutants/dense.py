@@ -1,4 +1,4 @@
-"""A correct attention in overridable steps, so that a mutant's one mistake is all that it spells out."""
+"""A correct attention in overridable steps: a mutant spells out its one mistake and no more."""
 
 import math
 from typing import Any

@@ -1,4 +1,4 @@
-"""The catalogue of mutants: implementations with exactly one mistake, each killed by a named law."""
+"""The catalogue of mutants: implementations with one mistake each, killed by named laws."""
 
 from dataclasses import dataclass
 from typing import Any

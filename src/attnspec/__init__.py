@@ -1,4 +1,4 @@
-"""A specification of attention and GPT-2 that runs, and the suite that holds implementations to it."""
+"""A specification of attention and GPT-2 that runs, and a suite that holds others to it."""
 
 from attnspec._version import __version__
 
