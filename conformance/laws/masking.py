@@ -13,6 +13,7 @@ from attnspec.conformance.laws.attention_sides import (
 )
 from attnspec.conformance.laws.masking_sides import (
     accumulator_range,
+    causal,
     check_oracle,
     check_rows,
     part,
@@ -55,7 +56,7 @@ CAUSAL = (
     TILES.but(queries=129, keys=129, dtype=BF16),
     TILES.but(queries=16, keys=127, values=Values.GROWING),
 )
-MORE = cases(causal=True, masked=False, scales=POSITIVE)
+MORE = cases(causal=True, masked=False, scales=POSITIVE, only=causal)
 
 
 @law(
@@ -177,7 +178,10 @@ def _spread(count: int) -> list[int]:
         TILES.but(queries=128, keys=63, dtype=BF16),
     ),
     explore=cases(
-        causal=True, masked=False, scales=POSITIVE, only=lambda case: case.queries != case.keys
+        causal=True,
+        masked=False,
+        scales=POSITIVE,
+        only=lambda case: case.is_causal and case.queries != case.keys,
     ),
     needs={Feature.CAUSAL},
     cost=2,

@@ -9,10 +9,9 @@ from attnspec.conformance.laws.attention_sides import (
     POSITIVE,
     evident,
     per_head,
-    plain,
     readable,
 )
-from attnspec.conformance.laws.masking_sides import additive, check_oracle, check_rows, part
+from attnspec.conformance.laws.masking_sides import additive, check_oracle, check_rows, masked, part
 from attnspec.conformance.strategies import cases, every
 from attnspec.conformance.subject import Subject
 from attnspec.spec import Case, EmptyRow, Feature, Mask, MaskKind, MaskPattern, MaskShape, Values
@@ -58,7 +57,7 @@ ONLY_THE_LAST = tuple(
         *ONLY_THE_LAST,
         TILES.but(mask=PADDED, keys=129, seed=63),
     ),
-    explore=cases(masked=True, causal=False, scales=POSITIVE, patterns=PADDING),
+    explore=cases(masked=True, causal=False, scales=POSITIVE, patterns=PADDING, only=masked),
     needs={Feature.MASK},
     cost=3,
 )
@@ -82,7 +81,7 @@ def law_padding_equals_a_shorter_sequence(subject: Subject, case: Case) -> None:
 
 def _square(subject: Subject) -> SearchStrategy[Case]:
     """Draw cases with as many queries as keys."""
-    drawn = cases(masked=True, scales=POSITIVE, only=plain)(subject)
+    drawn = cases(masked=True, scales=POSITIVE, only=masked)(subject)
     square = drawn.map(lambda case: case.but(keys=case.queries))
     return square.filter(lambda case: subject.refuses(case) is None)
 
@@ -154,7 +153,7 @@ EMPTY = Mask(pattern=MaskPattern.EMPTY_ROWS, shape=MaskShape.FULL)
         *every(TILES.but(mask=EMPTY, queries=65), keys=(63, 64, 65), dtype=(F16, BF16)),
         *every(TILES.but(mask=EMPTY), keys=(127, 128, 129)),
     ),
-    explore=cases(masked=True, patterns=(MaskPattern.EMPTY_ROWS,), scales=POSITIVE, only=plain),
+    explore=cases(masked=True, patterns=(MaskPattern.EMPTY_ROWS,), scales=POSITIVE, only=masked),
     needs={Feature.MASK},
     cost=2,
 )
@@ -205,6 +204,7 @@ MODERATE = (Values.NORMAL, Values.PEAKED, Values.TIES, Values.INTEGERS, Values.C
         families=MODERATE,
         scales=POSITIVE,
         patterns=(MaskPattern.RANDOM, MaskPattern.CAUSAL, *PADDING),
+        only=masked,
     ),
     needs={Feature.MASK},
     cost=3,
@@ -226,7 +226,7 @@ def law_a_large_finite_mask_hides(subject: Subject, case: Case) -> None:
     "MSK-13",
     judges=Judged.ATTENTION,
     pinned=HIDDEN,
-    explore=cases(masked=True, causal=False, families=MODERATE, scales=POSITIVE),
+    explore=cases(masked=True, causal=False, families=MODERATE, scales=POSITIVE, only=masked),
     needs={Feature.MASK},
     cost=3,
 )

@@ -5,10 +5,20 @@ from jaxtyping import Bool, Float
 
 from attnspec.conformance.call import Call
 from attnspec.conformance.compare import check_close
-from attnspec.conformance.laws.attention_sides import readable
+from attnspec.conformance.laws.attention_sides import plain, readable
 from attnspec.conformance.oracle import Expected
 from attnspec.conformance.subject import Subject
-from attnspec.spec import RoundingLevel
+from attnspec.spec import Case, RoundingLevel
+
+
+def masked(case: Case) -> bool:
+    """True for plain cases that kept their mask: drawing drops one that a subject refuses."""
+    return case.mask is not None and plain(case)
+
+
+def causal(case: Case) -> bool:
+    """True for cases that kept their causal flag."""
+    return case.is_causal
 
 
 def check_rows(

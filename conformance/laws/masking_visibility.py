@@ -3,6 +3,7 @@
 import itertools
 
 import torch
+from hypothesis.strategies import SearchStrategy
 
 from attnspec.conformance.law import Judged, law
 from attnspec.conformance.laws.attention_sides import (
@@ -10,10 +11,16 @@ from attnspec.conformance.laws.attention_sides import (
     check_target,
     evident,
     per_head,
-    plain,
     readable,
 )
-from attnspec.conformance.laws.masking_sides import additive, check_oracle, check_rows, spelled_out
+from attnspec.conformance.laws.masking_sides import (
+    additive,
+    causal,
+    check_oracle,
+    check_rows,
+    masked,
+    spelled_out,
+)
 from attnspec.conformance.strategies import cases, every
 from attnspec.conformance.subject import Subject
 from attnspec.conformance.values import generator, normal
@@ -54,6 +61,14 @@ BIASES = (
 FLAT = (Values.NORMAL, Values.TIES, Values.TINY, Values.INTEGERS)
 
 
+def _both(subject: Subject) -> SearchStrategy[Case] | None:
+    """Draw cases of a mask with the causal flag, unless they are all refused."""
+    if all(subject.refuses(TINIEST.but(is_causal=True, mask=mask)) for mask in MASKS):
+        return None
+    both = cases(masked=True, causal=True, scales=POSITIVE, only=masked)(subject)
+    return both.filter(causal)
+
+
 @law(
     "MSK-3",
     judges=Judged.ATTENTION,
@@ -70,7 +85,7 @@ FLAT = (Values.NORMAL, Values.TIES, Values.TINY, Values.INTEGERS)
         GROUPED.but(is_causal=True),
         TILES.but(is_causal=True),
     ),
-    explore=cases(masked=True, causal=True, scales=POSITIVE),
+    explore=_both,
     needs={Feature.MASK, Feature.CAUSAL},
     cost=2,
 )
@@ -181,6 +196,7 @@ def law_only_the_readers_of_a_key_feel_it(subject: Subject, case: Case) -> None:
         causal=False,
         scales=POSITIVE,
         patterns=tuple(each for each in MaskPattern if each is not MaskPattern.BIAS),
+        only=masked,
     ),
     needs={Feature.MASK},
     cost=2,
@@ -208,7 +224,7 @@ def law_bool_and_additive_masks_agree(subject: Subject, case: Case) -> None:
         GROUPED.but(mask=None, is_causal=True),
         TILES.but(mask=None, is_causal=True),
     ),
-    explore=cases(masked=False, causal=True, scales=POSITIVE),
+    explore=cases(masked=False, causal=True, scales=POSITIVE, only=causal),
     needs={Feature.MASK, Feature.CAUSAL},
     cost=3,
 )
@@ -232,7 +248,7 @@ def law_the_causal_flag_equals_its_triangle(subject: Subject, case: Case) -> Non
     "MSK-7",
     judges=Judged.ATTENTION,
     pinned=(TINIEST, *every(SMALL, dtype=(F32, F64, F16, BF16)), GROUPED, TILES),
-    explore=cases(masked=True, causal=False, scales=POSITIVE),
+    explore=cases(masked=True, causal=False, scales=POSITIVE, only=masked),
     needs={Feature.MASK},
     cost=3,
 )
@@ -255,7 +271,13 @@ def law_true_means_readable(subject: Subject, case: Case) -> None:
     "MSK-8",
     judges=Judged.ATTENTION,
     pinned=BIASES,
-    explore=cases(masked=True, causal=False, scales=(0.5, 2.0, None), patterns=(MaskPattern.BIAS,)),
+    explore=cases(
+        masked=True,
+        causal=False,
+        scales=(0.5, 2.0, None),
+        patterns=(MaskPattern.BIAS,),
+        only=masked,
+    ),
     needs={Feature.MASK},
     cost=2,
 )
@@ -284,7 +306,7 @@ def law_a_float_mask_joins_the_scaled_scores(subject: Subject, case: Case) -> No
         GROUPED.but(seed=3, dtype=BF16),
         TILES.but(seed=2),
     ),
-    explore=cases(masked=True, scales=POSITIVE, only=plain),
+    explore=cases(masked=True, scales=POSITIVE, only=masked),
     needs={Feature.MASK},
     cost=12,
 )
