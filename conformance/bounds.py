@@ -14,8 +14,8 @@ the spread of V about O feels them. The sink counts as a key whose value is zero
     spread = min( Σ p h|v| + H|O| ,  √(Σ p h²) √(Σ p (v - O)²) ) / (1 - H)
     spread ≤ max(vmax - O, O - vmin)           over readable values: O is a convex combination
 
-and the last replaces the first where H is 1/4 or more. A value that a row may not read does not
-appear.
+and the last is taken where H is 1/4 or more, alone from 9/10 on. A value that a row may not read
+does not appear.
 
 **Weights meet values.** Σ_j p̂_j|v_j| ≤ N = Σ_j (p_j + dp_j)|v_j|, and ≤ max|v|. Each weight is
 rounded to the storage type, each product and sum to the accumulator, and what underflows is lost:
@@ -57,6 +57,9 @@ Mixed = Float64[torch.Tensor, "batch heads rows d_value"]
 
 CAPPED_FROM = 0.25
 """From this H on, the range of the readable values is worth its price."""
+
+HOPELESS_FROM = 0.9
+"""From this H on, nothing but the range is known."""
 
 LEAST = 1e-300
 """Weights below this are lost in float64."""
@@ -106,23 +109,25 @@ def forward_bound(
     # LOGITS
     H = weights.H
     grown = weights.ph @ size
-    safe = 1 / (1 - H.clamp(max=CAPPED_FROM))
+    safe = torch.where(H < HOPELESS_FROM, 1 / (1 - H.clamp(max=HOPELESS_FROM)), 0.0)
     h_squares = (weights.ph.square() / weights.p.clamp(min=LEAST)).sum(-1, keepdim=True)
     if weights.p_sink is not None and weights.ph_sink is not None:
         h_squares = h_squares + weights.ph_sink.square() / weights.p_sink.clamp(min=LEAST)
     variance = (squares - O.square()).clamp(min=0) + 1e-15 * squares + 1 / LARGEST_SQUARED**2
     # where a weight vanishes in float64 but not in an implementation, the variance misses its value
-    is_lost = ((weights.p < LEAST) & (weights.ph > 1e-250)).any(-1, keepdim=True)
-    is_lost = is_lost | (floors > LARGEST_SQUARED)
+    is_lost = floors > LARGEST_SQUARED
+    if bool((weights.worst > 1).any()):
+        is_lost |= ((weights.p < LEAST) & (weights.ph > 1e-250)).any(-1, keepdim=True)
     by_variance = torch.where(is_lost, math.inf, (h_squares * variance).sqrt())
     spread = torch.minimum(grown + H * O.abs(), by_variance) * safe
     N = (N + (grown + H * N)) * safe
     is_loose = H >= CAPPED_FROM
     if keys and bool(is_loose.any()):
         lowest, highest = _ranges(weights, value, is_loose)
-        reach = torch.maximum(highest - O, O - lowest)
-        spread = torch.where(is_loose, reach, spread)
-        N = torch.where(is_loose, torch.maximum(highest, -lowest), N)
+        reach, most = torch.maximum(highest - O, O - lowest), torch.maximum(highest, -lowest)
+        is_hopeless = H >= HOPELESS_FROM
+        spread = torch.where(is_hopeless, reach, torch.minimum(spread, reach))
+        N = torch.where(is_hopeless, most, torch.minimum(N, most))
 
     # PRODUCT, SUM, OUTPUT
     product = ((1 + r.u_p) * (1 + g) - 1) * N + (3 if r.stores_scores else 1) * r.f * floors
@@ -183,9 +188,12 @@ def _ranges(
     value: Float64[torch.Tensor, "batch heads keys d_value"],
     wanted: Bool[torch.Tensor, "batch heads rows 1"],
 ) -> tuple[Mixed, Mixed]:
-    """The least and the greatest value that each wanted row may read, the sink's zero included."""
+    """The least and the greatest value that a row may read, the sink's zero included.
+
+    Infinite for the rows that are not wanted.
+    """
     shape = (*weights.p.shape[:3], value.shape[-1])
-    lowest, highest = value.new_zeros(shape), value.new_zeros(shape)
+    lowest, highest = value.new_full(shape, -math.inf), value.new_full(shape, math.inf)
     batch, head, row = wanted[..., 0].nonzero(as_tuple=True)
     step = max(1, AT_ONCE // max(1, value.shape[-2] * value.shape[-1]))
     for start in range(0, len(row), step):

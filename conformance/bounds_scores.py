@@ -26,6 +26,8 @@ makes it e + θ_n (|x| + e).
 
     θ_6(u) (|s| + |m|) + 2 LOG_ERROR u ln(T + 1)     (eager: and u_s |s - m|)
 
+with s and m as far off as they may be: a computed maximum lies from max(s - e) to max(s + e).
+
 Two roundings for a change of base, one for each difference. Rescalings exp(m_t - m_t+1) telescope:
 the differences of a running maximum add up to m - s at most, however many tiles there are. Merging
 splits by their log-sum-exps adds two roundings and two logarithms.
@@ -106,6 +108,49 @@ def rounded(e: torch.Tensor, magnitude: torch.Tensor, relative: float) -> torch.
     return (1 + relative) * e + relative * magnitude
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Scores:
+    """Scores, masked or not, and their errors.
+
+    Attributes:
+        s: the scores.
+        e: the worst error of each.
+        beyond: true where a score or a step towards it leaves the range above.
+        slope: dτ/dt, `None` without softcap.
+        slope_error: the worst error of `slope`.
+    """
+
+    s: Scored
+    e: Scored
+    beyond: Bool[torch.Tensor, "batch heads rows keys"]
+    slope: Scored | None
+    slope_error: Scored | None
+
+
+def _scores(rows: Rows, r: Roundoff) -> _Scores:
+    d, size = rows.query.shape[-1], abs(rows.scale)
+    raw = rows.query @ rows.key.mT
+    magnitude = rows.query.abs() @ rows.key.abs().mT
+    s, e = rows.scale * raw, size * magnitude
+    e *= (1 + r.gamma(d + 4)) * (1 + theta(3 if r.stores_scores else 1, r.u_q)) - 1
+    stretch = max(1.0, size)
+    per_query = rows.query.abs().sum(-1, keepdim=True)
+    per_key = rows.key.abs().sum(-1)[..., None, :]
+    e += r.f_q * stretch * (per_query + per_key)
+    e += (r.f_u * d + 4 * r.f_q) * (stretch + (rows.softcap or 0))
+    beyond = magnitude > r.largest / (4 * stretch)
+    if r.stores_scores:
+        stored = raw.abs() * (1 + 2 * r.u_s) + r.gamma(d + 4) * magnitude
+        beyond |= stored > r.largest_stored / stretch
+    slope, slope_error = None, None
+    if rows.softcap is not None:
+        s, e, slope, slope_error = _cap(s, e, rows.softcap, r)
+    if rows.bias is not None:
+        s, e = _add_bias(s, e, rows, r)
+        beyond |= s + e > min(r.largest / 4, r.largest_stored)
+    return _Scores(s=s, e=e, beyond=beyond, slope=slope, slope_error=slope_error)
+
+
 def weights(rows: Rows, r: Roundoff) -> Weights:
     """The weights of some rows, with the error of each (the derivation is at the top of this file).
 
@@ -113,67 +158,55 @@ def weights(rows: Rows, r: Roundoff) -> Weights:
         rows: finite operands; a number that is not finite has been replaced by zero.
         r: what may be rounded.
     """
-    scale, d, keys = rows.scale, rows.query.shape[-1], rows.key.shape[-2]
-    size = abs(scale)
-    shape = (*rows.query.shape[:3], keys)
-    readable = rows.visible.expand(shape)
-
-    # SCORES
-    raw = rows.query @ rows.key.mT
-    magnitude = rows.query.abs() @ rows.key.abs().mT
-    t, e = scale * raw, size * magnitude
-    e *= (1 + r.gamma(d + 4)) * (1 + theta(3 if r.stores_scores else 1, r.u_q)) - 1
-    stretch = max(1.0, size)
-    per_query = rows.query.abs().sum(-1, keepdim=True)
-    per_key = rows.key.abs().sum(-1)[..., None, :]
-    e += r.f_q * stretch * (per_query + per_key)
-    e += (r.f_u * d + 4 * r.f_q) * (stretch + (rows.softcap or 0))
-    s, slope, slope_error = t, None, None
-    if rows.softcap is not None:
-        s, e, slope, slope_error = _cap(t, e, rows.softcap, r)
-    beyond = magnitude * (4 * stretch) > r.largest
-    if r.stores_scores:
-        stored = raw.abs() * (1 + 2 * r.u_s) + r.gamma(d + 4) * magnitude
-        beyond |= stored * stretch > r.largest_stored
-    if rows.bias is not None:
-        s, e = _add_bias(s, e, rows, r)
-        beyond |= (s + e) * 4 > r.largest
-        beyond |= s + e > r.largest_stored
-
-    # EXPONENT
-    s = s.masked_fill(~readable, -math.inf)
+    keys = rows.key.shape[-2]
+    scores = _scores(rows, r)
+    readable = rows.visible.expand(scores.s.shape)
     reads = readable.sum(-1, keepdim=True).double()
-    own_peak = s.amax(-1, keepdim=True) if keys else s.new_full((*shape[:3], 1), -math.inf)
+    s, e = scores.s.masked_fill(~readable, -math.inf), scores.e.masked_fill(~readable, 0.0)
+
+    # MAXIMUM
+    own_peak = s.amax(-1, keepdim=True) if keys else torch.full_like(reads, -math.inf)
     peak, sink = own_peak, None
     if rows.sinks is not None:
         sink = rows.sinks[None, :, None, None].expand(own_peak.shape)
         peak = torch.maximum(peak, sink)
-    overflows = (beyond & readable).any(-1, keepdim=True)
-    overflows |= (peak > -math.inf) & (peak < -min(r.largest / 4, r.largest_stored / 2))
-    own_peak = torch.where(own_peak == -math.inf, peak, own_peak)
-    peak_size = torch.maximum(own_peak.abs(), peak.abs())
-    base = torch.where(peak == -math.inf, 0.0, peak)
-    peak_size = torch.where(peak == -math.inf, 0.0, peak_size)
+    is_empty = peak == -math.inf
+    base = torch.where(is_empty, 0.0, peak)
+    own_peak = torch.where(reads > 0, own_peak, base)
+    peak_size = torch.maximum(own_peak.abs(), base.abs())
+    e_peak = torch.zeros_like(base)
+    if keys:
+        above, below = (s + e).amax(-1, keepdim=True), (s - e).amax(-1, keepdim=True)
+        e_peak = torch.maximum(above - own_peak, own_peak - below)
+        e_peak = torch.where(reads > 0, e_peak, 0.0)
+    overflows = ~is_empty & (base < -min(r.largest / 4, r.largest_stored / 2))
+    overflows |= (scores.beyond & readable).any(-1, keepdim=True)
+
+    # EXPONENT
     shifted = s - base
     w = shifted.exp()
     total = w.sum(-1, keepdim=True)
     if sink is not None:
         total = total + (sink - base).exp()
-    lse = base + total.log()
+    log_total = total.log()
+    lse = base + log_total
     logarithms = 2 * LOG_ERROR * r.u * math.log(keys + 1)
     exponentials = r.exp * r.u * (1 + math.ceil(keys / TILE)) + r.u_s
-    fixed = logarithms + exponentials
 
     def exponent(score: torch.Tensor, error: torch.Tensor) -> torch.Tensor:
-        error = rounded(error, score.abs(), theta(6, r.u)) + theta(6, r.u) * peak_size + fixed
-        return rounded(error, (score - base).abs(), r.u_s) if r.stores_scores else error
+        e = rounded(error, score.abs(), theta(6, r.u)) + theta(6, r.u) * (peak_size + e_peak)
+        if r.stores_scores:
+            e = e + r.u_s * ((score - base).abs() + error + e_peak)
+        return e + (logarithms + exponentials)
+
+    e = exponent(s.masked_fill(~readable, 0.0), e).masked_fill_(~readable, 0.0)
 
     # WEIGHTS
-    e = exponent(s.masked_fill(~readable, 0.0), e).masked_fill_(~readable, 0.0)
     p = w / torch.where(total > 0, total, 1.0)
-    ph = _grown(p, shifted - total.log(), e)
+    ph = _grown(p, shifted - log_total, e)
     worst = e.amax(-1, keepdim=True) if keys else torch.zeros_like(base)
-    H = ph.sum(-1, keepdim=True)
+    # a weight that underflows is missing from a sum of at least 1
+    H = ph.sum(-1, keepdim=True) + reads * r.f_u
     p_sink, ph_sink = None, None
     if sink is not None:
         conversions = theta(1, r.u) + (theta(1, r.u_s) if rows.sinks_are_wider else 0.0)
@@ -182,8 +215,6 @@ def weights(rows: Rows, r: Roundoff) -> Weights:
         p_sink = (sink - lse).exp()
         ph_sink = _grown(p_sink, sink - lse, e_sink)
         worst, H = torch.maximum(worst, e_sink), H + ph_sink
-    # a weight that underflows is missing from the sum, which is 1 at least before it is divided by
-    H = H + reads * r.f_u
     return Weights(
         p=p,
         ph=ph,
@@ -196,9 +227,9 @@ def weights(rows: Rows, r: Roundoff) -> Weights:
         readable=readable,
         reads=reads,
         overflows=overflows,
-        overflows_unread=(beyond & ~readable).any(-1, keepdim=True),
-        slope=slope,
-        slope_error=slope_error,
+        overflows_unread=(scores.beyond & ~readable).any(-1, keepdim=True),
+        slope=scores.slope,
+        slope_error=scores.slope_error,
     )
 
 

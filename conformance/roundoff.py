@@ -95,9 +95,11 @@ class Roundoff:
         wide = torch.float64 if dtype == torch.float64 else torch.float32
         level, stored = rounding.level, UNIT[dtype]
         is_eager = level == RoundingLevel.EAGER
+        # an adder that is coarser than float32 by some factor is coarser than float64 by the same
+        narrower = UNIT[wide] / UNIT[torch.float32]
         prescales = is_eager or level == RoundingLevel.PRESCALED
         return cls(
-            u=UNIT[wide] if rounding.accumulator is None else rounding.accumulator,
+            u=UNIT[wide] if rounding.accumulator is None else rounding.accumulator * narrower,
             u_o=stored,
             u_p=stored,
             u_q=stored if prescales else 0.0,
