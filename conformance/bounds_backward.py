@@ -55,16 +55,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 
 import torch
-from jaxtyping import Float64
+from jaxtyping import Bool, Float64
 
 from attnspec.conformance.bounds import ForwardBound
-from attnspec.conformance.bounds_scores import PerRow, Weights
+from attnspec.conformance.bounds_scores import Weights
 from attnspec.conformance.roundoff import Roundoff, theta
 from attnspec.conformance.rows import Rows
 
-OfQueries = Float64[torch.Tensor, "batch heads rows d_head"]
-OfKeys = Float64[torch.Tensor, "batch heads keys d_head"]
-OfValues = Float64[torch.Tensor, "batch heads keys d_value"]
+SomeRows = Bool[torch.Tensor, "batch heads rows 1"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,9 +121,9 @@ def backward(
     grad: Float64[torch.Tensor, "batch heads rows d_value"],
     r: Roundoff,
     storable: float,
-    undefined: PerRow,
-    spoiling: PerRow,
-    may_be_nan: PerRow,
+    undefined: SomeRows,
+    spoiling: SomeRows,
+    may_be_nan: SomeRows,
 ) -> Backward:
     """Differentiate some rows, with the error of each gradient (derived at the top of this file).
 

@@ -15,7 +15,7 @@ AXES = ("batch", "head", "query", "channel")
 def check_close(
     got: Any,
     expected: Float[torch.Tensor, "*shape"],
-    bound: Float[torch.Tensor, "*shape"],
+    bound: Float[torch.Tensor, "..."],
     *,
     what: str,
     message: str,

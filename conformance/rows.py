@@ -32,7 +32,7 @@ class Rows:
     key: Float64[torch.Tensor, "batch heads keys d_head"]
     value: Float64[torch.Tensor, "batch heads keys d_value"]
     visible: Bool[torch.Tensor, "#batch #heads rows keys"]
-    mask_bias: Float64[torch.Tensor, "#batch #heads rows keys"] | None
+    mask_bias: Float64[torch.Tensor, "#batch #heads #rows #keys"] | None
     alibi: Float64[torch.Tensor, "1 heads rows keys"] | None
     scale: float
     softcap: float | None
@@ -41,7 +41,7 @@ class Rows:
     sinks_are_wider: bool = False
 
     @property
-    def bias(self) -> Float64[torch.Tensor, "#batch #heads rows keys"] | None:
+    def bias(self) -> Float64[torch.Tensor, "#batch #heads #rows #keys"] | None:
         """Everything that is added to the scores."""
         if self.mask_bias is None or self.alibi is None:
             return self.alibi if self.mask_bias is None else self.mask_bias
