@@ -95,7 +95,7 @@ def check(
         attnspec check my_kernels:flash_attention --features causal,gqa --dtypes float16,bfloat16
     """
     says = _Says(features=features, dtypes=dtypes, profile=tuple(profile or ()))
-    subjects = _look_up(targets or [], says, device)
+    subjects = _look_up(targets or [], says, device, laws or [])
     if weights is not None:
         _compare_checkpoint(weights, subjects)
     arguments = _pytest_arguments(targets or [], says, device, effort, laws or [])
@@ -126,13 +126,15 @@ class _Says:
     profile: tuple[str, ...]
 
 
-def _look_up(targets: list[str], says: _Says, device: str) -> "list[Judgeable]":
-    """Find the targets, and refuse one that does not exist before any worker is started."""
+def _look_up(targets: list[str], says: _Says, device: str, laws: list[str]) -> "list[Judgeable]":
+    """Find the targets, and refuse what does not exist before any worker is started."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # one thread per worker
     from attnspec.conformance.claims import Claims
     from attnspec.conformance.targets import TargetError, resolve
+    from attnspec.conformance.trials import trials
 
     try:
+        trials([], laws)
         claims = Claims.read(says.features, says.dtypes, says.profile)
         found = [resolve(target, claims=claims, device=device) for target in targets]
     except (TargetError, ValueError) as error:
@@ -147,7 +149,7 @@ def _pytest_arguments(
     arguments = ["--pyargs", "attnspec.conformance.test_conformance", "--import-mode=importlib"]
     arguments += ["--noconftest", "-p", "no:cacheprovider", "--no-header", "-q", "-rN"]
     arguments += ["--disable-warnings"]
-    arguments += ["--dist=loadgroup", "--max-worker-restart=1000000", "--timeout-method=thread"]
+    arguments += ["--dist=load", "--max-worker-restart=1000000", "--timeout-method=thread"]
     arguments += [f"--implementation={each}" for each in targets]
     arguments += [f"--laws={each}" for each in laws]
     arguments += [f"--effort={effort}", f"--attnspec-device={device}"]

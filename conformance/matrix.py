@@ -86,7 +86,7 @@ def _clauses(records: Sequence[Record], subjects: Sequence[str]) -> Table:
     table.add_column("clause", no_wrap=True)
     table.add_column("", overflow="ellipsis", no_wrap=True, max_width=44, style="dim")
     for subject in subjects:
-        table.add_column(subject, justify="center", overflow="fold")
+        table.add_column(subject, justify="center", no_wrap=True)
     known = clauses()
     order = {identifier: place for place, identifier in enumerate(known)}
     cells: dict[str, dict[str, list[Outcome]]] = {}
@@ -119,7 +119,8 @@ def _counts(records: Sequence[Record], subjects: Sequence[str]) -> Table:
     for subject in subjects:
         mine = [record for record in records if record.subject == subject]
         counts = Counter(record.outcome for record in mine)
-        fractions = [each.worst for each in mine if each.worst is not None]
+        held = [each for each in mine if each.outcome is not Outcome.EXPECTED_FAILURE]
+        fractions = [each.worst for each in held if each.worst is not None]
         seconds = sum(each.seconds.get("total", 0.0) for each in mine)
         table.add_row(
             subject,

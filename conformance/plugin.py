@@ -79,16 +79,16 @@ class Collector:
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """An item that was collected and never reported is an error, not a silence."""
-        if session.shouldstop or session.shouldfail:
-            return
-        for nodeid in self.collected:
-            if nodeid not in self.records:
-                self._keep(nodeid, _lost(nodeid, "it was collected and never reported"))
         from attnspec.conformance.matrix import conforming
 
-        if self.records and session.exitstatus == pytest.ExitCode.OK:
-            good = conforming(list(self.records.values()))
-            session.exitstatus = pytest.ExitCode.OK if good else pytest.ExitCode.TESTS_FAILED
+        ended_early = session.exitstatus not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
+        if not ended_early:
+            for nodeid in self.collected:
+                if nodeid not in self.records:
+                    self._keep(nodeid, _lost(nodeid, "it was collected and never reported"))
+        if self.records and not conforming(list(self.records.values())):
+            # Stopping at the first failure counts as an interruption in pytest.
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         """Print the matrix and the counts."""
@@ -99,7 +99,7 @@ class Collector:
         from attnspec.conformance.matrix import print_matrix
 
         file = terminalreporter._tw._file
-        width = None if file.isatty() else 160
+        width = None if file.isatty() else 220  # room for every implementation
         terminalreporter.ensure_newline()
         print_matrix(list(self.records.values()), Console(file=file, width=width))
 
