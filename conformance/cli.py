@@ -149,6 +149,7 @@ def _pytest_arguments(
     arguments = ["--pyargs", "attnspec.conformance.test_conformance", "--import-mode=importlib"]
     arguments += ["--noconftest", "-p", "no:cacheprovider", "--no-header", "-q", "-rN"]
     arguments += ["--disable-warnings"]
+    # Not loadgroup: where a worker died, its successor is never given anything to do.
     arguments += ["--dist=load", "--max-worker-restart=1000000", "--timeout-method=thread"]
     arguments += [f"--implementation={each}" for each in targets]
     arguments += [f"--laws={each}" for each in laws]

@@ -3,8 +3,6 @@
 Run by `attnspec check`, or by `pytest --pyargs attnspec.conformance --implementation TARGET`.
 """
 
-import os
-
 import pytest
 import torch
 
@@ -35,17 +33,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         found = trials(subjects, config.getoption("--laws"))
     except (TargetError, ValueError) as error:
         raise pytest.UsageError(str(error)) from error
-    # What compiles once per process stays in one worker; everything else goes where there is room.
-    metafunc.parametrize(
-        "trial", [pytest.param(each, id=each.id, marks=_group(each)) for each in found]
-    )
-
-
-def _group(trial: Trial) -> list[pytest.MarkDecorator]:
-    implementation = getattr(trial.judged.subject, "implementation", None)
-    if getattr(implementation, "counters", None) is None or "PYTEST_XDIST_WORKER" not in os.environ:
-        return []
-    return [pytest.mark.xdist_group(trial.judged.subject.name)]
+    metafunc.parametrize("trial", [pytest.param(each, id=each.id) for each in found])
 
 
 @pytest.fixture(autouse=True)
