@@ -28,6 +28,17 @@ SCALES = (None, 1.0, 0.5, 0.1, -0.7, 0.0, 2.0)
 LARGEST = 3_000_000
 """Products of two numbers in the largest case that exploration draws."""
 FINITE = tuple(Values)
+SIDES = (None, 0, 1, 2, 3, 7, 15, 16, 17, 64, 300)
+"""How far a window reaches to one side."""
+EXTRAS: dict[Feature, tuple[str, SearchStrategy[object]]] = {
+    Feature.WINDOW: ("window", st.tuples(st.sampled_from(SIDES), st.sampled_from(SIDES))),
+    Feature.SOFTCAP: ("softcap", st.sampled_from((1.0, 0.5, 3.0, 20.0, 50.0))),
+    Feature.SINKS: ("sinks", st.just(True)),
+    Feature.ALIBI: ("alibi", st.just(True)),
+    Feature.LSE: ("return_lse", st.just(True)),
+    Feature.BACKWARD: ("backward", st.just(True)),
+}
+"""How a feature beyond mask, causal and gqa is drawn: a field of the case, and its values."""
 PLAIN = (Values.NORMAL, Values.PEAKED, Values.ONE_HOT, Values.TIES, Values.INTEGERS)
 
 
@@ -45,6 +56,8 @@ def _cases(
     causal: bool | None = None,
     grouped: bool | None = None,
     layouts: tuple[Layout, ...] = (Layout.CONTIGUOUS,),
+    always: tuple[Feature, ...] = (),
+    sometimes: tuple[Feature, ...] = (),
 ) -> Case:
     claimed = subject.implementation.features
     lengths = (0, *lengths) if empty else lengths
@@ -82,6 +95,12 @@ def _cases(
         mask=mask,
         is_causal=is_causal,
         scale=draw(st.sampled_from(scales), label="scale"),
+        **{
+            field: draw(choices, label=field)
+            for feature, (field, choices) in EXTRAS.items()
+            if feature in claimed
+            and (feature in always or (feature in sometimes and draw(st.booleans())))
+        },
         values=draw(st.sampled_from(families), label="values"),
         layouts=Layouts(
             query=draw(st.sampled_from(layouts), label="layout of query"),
@@ -125,7 +144,8 @@ def cases(
     Args:
         only: cases that do not satisfy it are drawn again.
         options: `lengths`, `empty` (lengths of zero too), `families`, `scales`, `patterns`,
-            `masked`, `causal`, `grouped` (`None`: drawn; else fixed) and `layouts`.
+            `masked`, `causal`, `grouped` (`None`: drawn; else fixed), `layouts`, and the features
+            of `EXTRAS` that are used `always` or `sometimes` where they are claimed.
 
     Examples shrink towards one head, one query, one key, one channel, no mask, float64.
     """

@@ -13,10 +13,14 @@ from attnspec.conformance.call import Call
 from attnspec.conformance.compare import check_close
 from attnspec.conformance.inputs import draw
 from attnspec.conformance.oracle import Expected, expect
+from attnspec.conformance.oracle_gradients import ExpectedGradients, expect_gradients
 from attnspec.conformance.violation import Violation
 from attnspec.spec import Case, Feature, Implementation
 
 Oracle = Callable[..., Expected]
+
+WRT = ("query", "key", "value")
+"""The operands that always have a gradient."""
 
 
 class Raised(Exception):
@@ -37,6 +41,7 @@ class Subject:
         implementation: what it claims.
         oracle: gives the expected result and the bound of a call; never shares code with
             the implementation.
+        oracle_gradients: likewise of the gradients.
         largest: the size of the largest case that the oracle can judge in reasonable time.
         device: the device on which cases are drawn.
         importing: a line of code that makes the name `attention` known to a snippet.
@@ -45,6 +50,7 @@ class Subject:
 
     implementation: Implementation
     oracle: Oracle = expect
+    oracle_gradients: Callable[..., ExpectedGradients] = expect_gradients
     largest: int = 2**31
     device: str = "cpu"
     importing: str = ""
@@ -111,6 +117,61 @@ class Subject:
             out = out[0]
         return sound(out, call)
 
+    def call_with_lse(self, call: Call) -> tuple[torch.Tensor, torch.Tensor]:
+        """Call the implementation for its output and log-sum-exp, both sound.
+
+        Args:
+            call: with `return_lse`.
+
+        Raises:
+            Raised: where it raises.
+            Violation: where it does not return a pair of sound tensors.
+        """
+        pair = self.run(call)
+        if not (isinstance(pair, tuple) and len(pair) == 2):
+            raise Violation(f"return_lse must give (out, lse), got {type(pair).__name__}")
+        return sound(pair[0], call), sound_lse(pair[1], call)
+
+    def differentiate(
+        self, call: Call, grad_out: torch.Tensor, *, wrt: tuple[str, ...] = WRT
+    ) -> tuple[torch.Tensor, dict[str, torch.Tensor | None]]:
+        """Call the implementation, and hand a gradient back through it.
+
+        Args:
+            call: whose operands become leaves, in the layouts that they have.
+            grad_out: the incoming gradient, in any layout.
+            wrt: the operands whose gradients are asked for.
+
+        Returns:
+            The output, and the gradient of each operand; `None` where none came.
+
+        Raises:
+            Raised: where it raises, forward or backward.
+            Violation: where the output is not sound, or does not depend on its operands.
+        """
+        leaves = {name: getattr(call, name).detach().requires_grad_() for name in wrt}
+        with torch.enable_grad():
+            out = self.call(call.but(**leaves))
+        if not out.requires_grad:
+            raise Violation("the output must have a gradient: it does not require one")
+        self.last_call = call
+        started = time.perf_counter()
+        try:
+            found = torch.autograd.grad(out, list(leaves.values()), grad_out, allow_unused=True)
+        except Exception as error:
+            raise Raised(f"{type(error).__name__}: {error}") from error
+        finally:
+            self._spent("implementation", started)
+        return out.detach(), dict(zip(wrt, found, strict=True))
+
+    def expect_gradients(self, call: Call, grad_out: torch.Tensor) -> ExpectedGradients:
+        """What the oracle expects of the gradients, with their bounds."""
+        started = time.perf_counter()
+        try:
+            return self.oracle_gradients(call, grad_out, self.implementation.profile)
+        finally:
+            self._spent("oracle", started)
+
     def expect(self, call: Call, **options: Any) -> Expected:
         """What the oracle expects of a call, with its bound."""
         started = time.perf_counter()
@@ -159,3 +220,22 @@ def sound(out: Any, call: Call) -> torch.Tensor:
     if out.device != call.value.device:
         raise Violation(f"the output must be on {call.value.device}, got {out.device}")
     return out
+
+
+def sound_lse(lse: Any, call: Call) -> torch.Tensor:
+    """Return `lse` if it is a tensor of the shape, dtype and device that the contract demands.
+
+    Raises:
+        Violation: saying what it is instead.
+    """
+    if not isinstance(lse, torch.Tensor):
+        raise Violation(f"the log-sum-exp must be a tensor, got {type(lse).__name__}")
+    shape = tuple(call.query.shape[:3])
+    if tuple(lse.shape) != shape:
+        raise Violation(f"the log-sum-exp must have shape {shape}, got {tuple(lse.shape)}")
+    wide = torch.float64 if call.value.dtype == torch.float64 else torch.float32
+    if lse.dtype not in (wide, torch.float64):
+        raise Violation(f"the log-sum-exp must have dtype {wide} or wider, got {lse.dtype}")
+    if lse.device != call.value.device:
+        raise Violation(f"the log-sum-exp must be on {call.value.device}, got {lse.device}")
+    return lse

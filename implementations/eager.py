@@ -26,7 +26,19 @@ def attention(
     is_causal: bool = False,
     scale: float | None = None,
     enable_gqa: bool = False,
-) -> Float[torch.Tensor, "batch heads queries d_value"]:
+    *,
+    window: tuple[int | None, int | None] | None = None,
+    softcap: float | None = None,
+    sinks: Float[torch.Tensor, " heads"] | None = None,
+    alibi_slopes: Float[torch.Tensor, " heads"] | None = None,
+    return_lse: bool = False,
+) -> (
+    Float[torch.Tensor, "batch heads queries d_value"]
+    | tuple[
+        Float[torch.Tensor, "batch heads queries d_value"],
+        Float[torch.Tensor, "batch heads queries"],
+    ]
+):
     """Mix values by how well each query matches the keys that it may read.
 
     Args:
@@ -38,11 +50,18 @@ def attention(
         is_causal: a query may read the keys that do not follow it; with a mask both apply.
         scale: multiplies the scores; ``d_head ** -0.5`` where not given.
         enable_gqa: let runs of query heads share a key/value head.
+        window: how many keys before and after its own place a query may read; None is unbounded.
+        softcap: bounds the scaled scores; positive, or None.
+        sinks: one more logit per head, which takes weight and has no value.
+        alibi_slopes: what a score loses, per head, for each place between query and key.
+        return_lse: return the logarithm of the sum of exponentials too, never in 16 bit.
 
     Raises:
-        ValueError: for shapes that do not fit together, naming them.
+        ValueError: for shapes that do not fit together, naming them, and for options that have
+            no reading.
     """
     check(query, key, value, attn_mask, enable_gqa=enable_gqa)
+    check_options(query, window=window, softcap=softcap, sinks=sinks, alibi_slopes=alibi_slopes)
     if scale is None:
         scale = query.shape[-1] ** -0.5 if query.shape[-1] else 1.0
     if enable_gqa:
@@ -51,9 +70,19 @@ def attention(
 
     # SCORES
     scores = (scale * query) @ key.mT
-    visible = torch.ones(scores.shape[-2:], dtype=torch.bool, device=query.device)
+    if softcap is not None:
+        scores = softcap * torch.tanh(scores / softcap)
+    place = torch.arange(scores.shape[-2], device=query.device)[:, None]
+    distance = torch.arange(scores.shape[-1], device=query.device) - place
+    if alibi_slopes is not None:
+        scores = scores - _per_head(alibi_slopes, scores) * distance.abs().to(scores.dtype)
+    visible = torch.ones_like(distance, dtype=torch.bool)
     if is_causal:
-        visible = visible.tril()
+        visible = visible & (distance <= 0)
+    if window is not None:
+        left, right = window
+        visible = visible if left is None else visible & (distance >= -left)
+        visible = visible if right is None else visible & (distance <= right)
     if attn_mask is not None and attn_mask.dtype == torch.bool:
         visible = visible & attn_mask
     elif attn_mask is not None:
@@ -62,20 +91,55 @@ def attention(
 
     # WEIGHTS
     # By what may be read and not by what came out: a NaN that may be read has to stay one.
+    scores = scores.masked_fill(~visible, -torch.inf)
+    if sinks is not None:
+        scores = torch.cat([scores, _per_head(sinks, scores).expand(*scores.shape[:3], 1)], dim=-1)
+        visible = torch.nn.functional.pad(visible, (0, 1), value=True)
     empty = ~visible.any(dim=-1, keepdim=True)
-    scores = scores.masked_fill(~visible, -torch.inf).masked_fill(empty, 0.0)
-    weights = scores.softmax(dim=-1).masked_fill(empty, 0.0)
+    weights = scores.masked_fill(empty, 0.0).softmax(dim=-1).masked_fill(empty, 0.0)
+    weights = weights[..., : key.shape[2]]
 
     # CONTEXT
-    return torch.nn.functional.dropout(weights, dropout_p) @ value
+    out = torch.nn.functional.dropout(weights, dropout_p) @ value
+    if not return_lse:
+        return out
+    wide = torch.float64 if scores.dtype == torch.float64 else torch.float32
+    return out, scores.to(wide).logsumexp(dim=-1)
+
+
+def check_options(
+    query: torch.Tensor,
+    *,
+    window: tuple[int | None, int | None] | None,
+    softcap: float | None,
+    sinks: torch.Tensor | None,
+    alibi_slopes: torch.Tensor | None,
+) -> None:
+    """Refuse options that have no reading.
+
+    Raises:
+        ValueError: naming the option.
+    """
+    if window is not None and any(side is not None and side < 0 for side in window):
+        raise ValueError(f"window must not be negative, got {window}")
+    if softcap is not None and not 0 < softcap < float("inf"):
+        raise ValueError(f"softcap must be positive and finite, got {softcap}")
+    for name, each in (("sinks", sinks), ("alibi_slopes", alibi_slopes)):
+        if each is not None and tuple(each.shape) != (query.shape[1],):
+            raise ValueError(f"{name} must have one number per head, got shape {tuple(each.shape)}")
+
+
+def _per_head(
+    numbers: Float[torch.Tensor, " heads"], scores: torch.Tensor
+) -> Float[torch.Tensor, "1 heads 1 1"]:
+    """One number per head in the type of the scores, to be combined with them."""
+    return numbers.to(scores.dtype)[None, :, None, None]
 
 
 IMPLEMENTATION = Implementation(
     name="eager",
     attention=cast(Attention, attention),
-    features=frozenset(
-        {Feature.MASK, Feature.CAUSAL, Feature.GQA, Feature.DROPOUT, Feature.BACKWARD}
-    ),
+    features=frozenset(Feature),
     dtypes=(torch.float64, torch.float32, torch.float16, torch.bfloat16),
     profile=Profile(
         # 0 · NaN: a weight of zero does not keep out what stands in a value.

@@ -152,6 +152,9 @@ class Case:
     return_lse: bool = False
     dropout_p: float = 0.0
     backward: bool = False
+    """Ask for the gradients of query, key and value."""
+    mask_gradient: bool = False
+    """With `backward`: ask for that of a float mask as well."""
     values: Values = Values.NORMAL
     layouts: Layouts = field(default_factory=Layouts)
     seed: int = 0
@@ -162,6 +165,9 @@ class Case:
                 raise ValueError(f"{name} must not be negative, got {getattr(self, name)}")
         if self.kv_heads == 0 or self.heads % self.kv_heads:
             raise ValueError(f"{self.heads} heads do not share {self.kv_heads} key/value heads")
+        is_float = self.mask is not None and self.mask.kind is MaskKind.FLOAT
+        if self.mask_gradient and not (self.backward and is_float):
+            raise ValueError("mask_gradient needs backward and a float mask")
 
     @property
     def features(self) -> frozenset[Feature]:

@@ -50,19 +50,22 @@ def drawn(case: Case, purpose: str, like: torch.Tensor) -> torch.Tensor:
 
 
 def readable(subject: Subject, call: Call) -> Bool[torch.Tensor, "batch heads queries keys"]:
-    """Which keys each query may read: the mask and the causal flag, straight from the contract."""
+    """Which keys each query may read: mask, causal flag and window, straight from the contract."""
     batch, heads, queries, _ = call.query.shape
     keys = call.key.shape[2]
     visible = torch.ones(batch, heads, queries, keys, dtype=torch.bool, device=call.query.device)
     if call.attn_mask is not None:
         is_bool = call.attn_mask.dtype == torch.bool
         visible = visible & (call.attn_mask if is_bool else call.attn_mask != -torch.inf)
+    alignment = subject.implementation.profile.causal_alignment
+    offset = keys - queries if alignment is CausalAlignment.LOWER_RIGHT else 0
+    place = torch.arange(queries, device=visible.device)[:, None] + offset
+    key = torch.arange(keys, device=visible.device)
     if call.is_causal:
-        alignment = subject.implementation.profile.causal_alignment
-        offset = keys - queries if alignment is CausalAlignment.LOWER_RIGHT else 0
-        query = torch.arange(queries, device=visible.device)[:, None]
-        visible = visible & (torch.arange(keys, device=visible.device) <= query + offset)
-    return visible
+        visible = visible & (key <= place)
+    left, right = call.window or (None, None)
+    visible = visible if left is None else visible & (place - left <= key)
+    return visible if right is None else visible & (key <= place + right)
 
 
 def per_head(tensor: torch.Tensor, heads: int) -> torch.Tensor:

@@ -3,7 +3,7 @@
 import importlib
 import pkgutil
 
-_BASES = {"dense", "registry", "gpt2_base"}
+_BASES = {"dense", "gpt2_base", "planting", "registry", "tiled"}
 
 for _module in sorted(each.name for each in pkgutil.iter_modules(__path__)):
     if _module not in _BASES:

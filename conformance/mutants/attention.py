@@ -3,7 +3,7 @@
 import torch
 
 from attnspec.conformance.mutants.dense import Dense
-from attnspec.conformance.mutants.mistake import mistake
+from attnspec.conformance.mutants.planting import mistake
 
 GITHUB = "https://github.com"
 

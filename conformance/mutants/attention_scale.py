@@ -5,7 +5,7 @@ import math
 import torch
 
 from attnspec.conformance.mutants.dense import Dense
-from attnspec.conformance.mutants.mistake import mistake
+from attnspec.conformance.mutants.planting import mistake
 from attnspec.conformance.mutants.tiled import Tiled
 
 GITHUB = "https://github.com"

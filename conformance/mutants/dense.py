@@ -26,15 +26,30 @@ class Dense:
         is_causal: bool = False,
         scale: float | None = None,
         enable_gqa: bool = False,
+        *,
+        window: tuple[int | None, int | None] | None = None,
+        softcap: float | None = None,
+        sinks: torch.Tensor | None = None,
+        alibi_slopes: torch.Tensor | None = None,
+        return_lse: bool = False,
     ) -> Any:
         wide = torch.float64 if query.dtype == torch.float64 else torch.float32
         q, k, v = query.to(wide), key.to(wide), value.to(wide)
         k, v = self.share_heads(k, q.shape[1]), self.share_heads(v, q.shape[1])
         scores = self.scores(q, k, self.scale(q, v, scale))
+        if softcap is not None:
+            scores = self.cap(scores, softcap)
+        if alibi_slopes is not None:
+            scores = self.lean(scores, alibi_slopes.to(wide))
         visible, bias = self.mask(attn_mask, is_causal, scores)
+        if window is not None:
+            visible = visible & self.window(*window, *scores.shape[-2:]).to(scores.device)
         scores = self.hide(scores if bias is None else self.add_bias(scores, bias), visible)
-        weights = self.softmax(scores, visible)
-        return self.finish(self.mix(weights, v), value)
+        if sinks is not None:
+            scores, visible = self.sink(scores, visible, sinks.to(wide))
+        weights = self.softmax(scores, visible)[..., : k.shape[2]]
+        out = self.finish(self.mix(self.drop(weights, dropout_p), v), value)
+        return (out, self.lse(scores)) if return_lse else out
 
     def share_heads(self, tensor: torch.Tensor, heads: int) -> torch.Tensor:
         """Query head i reads key/value head i // group."""
@@ -47,6 +62,44 @@ class Dense:
     def scores(self, query: torch.Tensor, key: torch.Tensor, scale: float) -> torch.Tensor:
         """Scaled inner products."""
         return query @ key.mT * scale
+
+    def cap(self, scores: torch.Tensor, softcap: float) -> torch.Tensor:
+        """Scaled scores pressed into (-softcap, softcap), before anything is added to them."""
+        return softcap * torch.tanh(scores / softcap)
+
+    def lean(self, scores: torch.Tensor, slopes: torch.Tensor) -> torch.Tensor:
+        """Scores minus slope times distance, head by head."""
+        distance = self.displacement(*scores.shape[-2:]).abs().to(scores)
+        return scores - slopes[:, None, None] * distance
+
+    def displacement(self, queries: int, keys: int) -> torch.Tensor:
+        """How far key j lies behind the place of query i, which is i."""
+        return torch.arange(keys) - torch.arange(queries)[:, None]
+
+    def window(self, left: int | None, right: int | None, queries: int, keys: int) -> torch.Tensor:
+        """Key j from query i iff i - left ≤ j ≤ i + right."""
+        after = self.displacement(queries, keys)
+        visible = torch.ones_like(after, dtype=torch.bool)
+        visible = visible if left is None else visible & (after >= -left)
+        return visible if right is None else visible & (after <= right)
+
+    def sink(
+        self, scores: torch.Tensor, visible: torch.Tensor, sinks: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """One more key, whose score is the logit of its head and which has no value."""
+        logit = sinks[None, :, None, None].expand(*scores.shape[:3], 1)
+        return torch.cat([scores, logit], -1), torch.nn.functional.pad(visible, (0, 1), value=True)
+
+    def drop(self, weights: torch.Tensor, dropout_p: float) -> torch.Tensor:
+        """Each weight is zero with probability p, else divided by 1 - p."""
+        if dropout_p == 0:
+            return weights
+        kept = torch.rand_like(weights) >= dropout_p
+        return weights * kept / (1 - dropout_p) if dropout_p < 1 else torch.zeros_like(weights)
+
+    def lse(self, scores: torch.Tensor) -> torch.Tensor:
+        """The logarithm of the sum of a row's exponentials, the sink's included."""
+        return scores.logsumexp(-1)
 
     def mask(
         self, attn_mask: torch.Tensor | None, is_causal: bool, scores: torch.Tensor

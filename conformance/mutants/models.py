@@ -8,7 +8,7 @@ from torch.nn import functional
 
 from attnspec.conformance.mutants.dense import Dense
 from attnspec.conformance.mutants.gpt2_base import CompactGPT2, Normalizing, model_mistake
-from attnspec.conformance.mutants.mistake import mistake
+from attnspec.conformance.mutants.planting import mistake
 from attnspec.spec import GPT2Config
 
 

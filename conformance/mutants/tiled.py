@@ -22,6 +22,12 @@ class Tiled(Dense):
         is_causal: bool = False,
         scale: float | None = None,
         enable_gqa: bool = False,
+        *,
+        window: tuple[int | None, int | None] | None = None,
+        softcap: float | None = None,
+        sinks: torch.Tensor | None = None,
+        alibi_slopes: torch.Tensor | None = None,
+        return_lse: bool = False,
     ) -> Any:
         wide = torch.float64 if query.dtype == torch.float64 else torch.float32
         q, k, v = query.to(wide), key.to(wide), value.to(wide)
@@ -29,13 +35,20 @@ class Tiled(Dense):
         batch, heads, queries, _ = q.shape
         everything = q.new_zeros(batch, heads, queries, k.shape[2])
         visible, bias = self.mask(attn_mask, is_causal, everything)
+        if window is not None:
+            visible = visible & self.window(*window, *everything.shape[-2:]).to(q.device)
+        slopes = None if alibi_slopes is None else self.lean(everything, alibi_slopes.to(wide))
         factor = self.scale(q, v, scale)
 
-        peak = q.new_full((batch, heads, queries, 1), -torch.inf)
-        total, out = torch.zeros_like(peak), q.new_zeros(batch, heads, queries, v.shape[-1])
+        peak, total = self.start(everything[..., :1], sinks)
+        out = q.new_zeros(batch, heads, queries, v.shape[-1])
         for number, start in enumerate(range(0, k.shape[2], self.tile)):
             part = slice(start, start + self.tile)
             scores = self.scores(q, k[:, :, part], self.tile_scale(factor, number))
+            if softcap is not None:
+                scores = self.cap(scores, softcap)
+            if slopes is not None:
+                scores = scores + slopes[..., part]
             if bias is not None:
                 full = bias.expand_as(everything)
                 scores = self.add_bias(scores, full[..., part])
@@ -44,9 +57,23 @@ class Tiled(Dense):
             safe = torch.where(grown == -torch.inf, 0.0, grown)
             weights, shrink = torch.exp(scores - safe), torch.exp(peak - safe)
             total = self.shrink_total(total, shrink) + self.tile_total(weights)
+            weights = self.drop(weights, dropout_p)
             out = self.shrink_out(out, shrink) + self.mix(weights, v[:, :, part])
             peak = grown
-        return self.finish(out / torch.where(total == 0, 1.0, total), value)
+        out = self.finish(out / torch.where(total == 0, 1.0, total), value)
+        return (out, self.tiled_lse(peak, total)) if return_lse else out
+
+    def start(
+        self, column: torch.Tensor, sinks: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Maximum and sum before the first tile: nothing yet, or the sink."""
+        if sinks is None:
+            return torch.full_like(column, -torch.inf), torch.zeros_like(column)
+        return column + sinks.to(column)[:, None, None], torch.ones_like(column)
+
+    def tiled_lse(self, peak: torch.Tensor, total: torch.Tensor) -> torch.Tensor:
+        """The maximum plus the logarithm of the sum that was measured against it."""
+        return (peak + total.log())[..., 0]
 
     def tile_scale(self, scale: float, number: int) -> float:
         """Every tile has the same scale."""
