@@ -1,6 +1,8 @@
 """Strategies: Hypothesis draws of cases, within what a subject claims."""
 
+import functools
 from collections.abc import Callable, Iterable
+from typing import Any
 
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
@@ -42,6 +44,12 @@ EXTRAS: dict[Feature, tuple[str, SearchStrategy[object]]] = {
 PLAIN = (Values.NORMAL, Values.PEAKED, Values.ONE_HOT, Values.TIES, Values.INTEGERS)
 
 
+@functools.cache
+def _one_of(choices: tuple[Any, ...]) -> SearchStrategy[Any]:
+    """Made once for each set of choices: that takes longer than to draw from it."""
+    return st.sampled_from(choices)
+
+
 @st.composite
 def _cases(
     draw: DrawFn,
@@ -59,56 +67,56 @@ def _cases(
     always: tuple[Feature, ...] = (),
     sometimes: tuple[Feature, ...] = (),
 ) -> Case:
+    def pick(choices: Iterable[Any]) -> Any:
+        choices = tuple(choices)
+        return choices[0] if len(choices) == 1 else draw(_one_of(choices))
+
     claimed = subject.implementation.features
     lengths = (0, *lengths) if empty else lengths
-    groups = [
+    groups = tuple(
         pair
         for pair in GROUPS
         if (pair[0] == pair[1] or Feature.GQA in claimed) and grouped in (None, pair[0] != pair[1])
-    ]
-    heads, kv_heads = draw(st.sampled_from(groups), label="heads, kv_heads")
-    has_mask = Feature.MASK in claimed and (
-        draw(st.booleans(), label="mask") if masked is None else masked
     )
+    heads, kv_heads = pick(groups)
+    has_mask = Feature.MASK in claimed and (pick((False, True)) if masked is None else masked)
     mask = None
     if has_mask:
-        pattern = draw(st.sampled_from(patterns), label="pattern")
+        pattern = pick(patterns)
         kinds = [MaskKind.FLOAT] if pattern is MaskPattern.BIAS else list(MaskKind)
         mask = Mask(
-            kind=draw(st.sampled_from(kinds), label="kind"),
+            kind=pick(kinds),
             pattern=pattern,
-            shape=draw(st.sampled_from(MaskShape), label="shape"),
+            shape=pick(MaskShape),
         )
-    is_causal = Feature.CAUSAL in claimed and (
-        draw(st.booleans(), label="is_causal") if causal is None else causal
-    )
+    is_causal = Feature.CAUSAL in claimed and (pick((False, True)) if causal is None else causal)
     case = Case(
-        batch=draw(st.sampled_from((1, 2, 3)), label="batch"),
+        batch=pick((1, 2, 3)),
         heads=heads,
         kv_heads=kv_heads,
-        queries=draw(st.sampled_from(lengths), label="queries"),
-        keys=draw(st.sampled_from(lengths), label="keys"),
-        d_head=draw(st.sampled_from(WIDTHS), label="d_head"),
-        d_value=draw(st.sampled_from(WIDTHS), label="d_value"),
-        dtype=draw(st.sampled_from(subject.implementation.dtypes), label="dtype"),
+        queries=pick(lengths),
+        keys=pick(lengths),
+        d_head=pick(WIDTHS),
+        d_value=pick(WIDTHS),
+        dtype=pick(subject.implementation.dtypes),
         device=subject.device,
         mask=mask,
         is_causal=is_causal,
-        scale=draw(st.sampled_from(scales), label="scale"),
+        scale=pick(scales),
         **{
-            field: draw(choices, label=field)
+            field: draw(choices)
             for feature, (field, choices) in EXTRAS.items()
             if feature in claimed
-            and (feature in always or (feature in sometimes and draw(st.booleans())))
+            and (feature in always or (feature in sometimes and pick((False, True))))
         },
-        values=draw(st.sampled_from(families), label="values"),
+        values=pick(families),
         layouts=Layouts(
-            query=draw(st.sampled_from(layouts), label="layout of query"),
-            key=draw(st.sampled_from(layouts), label="layout of key"),
-            value=draw(st.sampled_from(layouts), label="layout of value"),
-            mask=draw(st.sampled_from(layouts), label="layout of mask"),
+            query=pick(layouts),
+            key=pick(layouts),
+            value=pick(layouts),
+            mask=pick(layouts),
         ),
-        seed=draw(st.integers(0, 99), label="seed"),
+        seed=pick(range(100)),
     )
     return _within(_claimed(subject, case), min(LARGEST, subject.largest))
 

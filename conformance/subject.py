@@ -14,6 +14,7 @@ from attnspec.conformance.compare import check_close
 from attnspec.conformance.inputs import draw
 from attnspec.conformance.oracle import Expected, expect
 from attnspec.conformance.oracle_gradients import ExpectedGradients, expect_gradients
+from attnspec.conformance.sharing import shared
 from attnspec.conformance.violation import Violation
 from attnspec.spec import Case, Feature, Implementation
 
@@ -21,6 +22,9 @@ Oracle = Callable[..., Expected]
 
 WRT = ("query", "key", "value")
 """The operands that always have a gradient."""
+
+
+_EXPECT, _EXPECT_GRADIENTS = shared(expect), shared(expect_gradients)
 
 
 class Raised(Exception):
@@ -49,8 +53,8 @@ class Subject:
     """
 
     implementation: Implementation
-    oracle: Oracle = expect
-    oracle_gradients: Callable[..., ExpectedGradients] = expect_gradients
+    oracle: Oracle = _EXPECT
+    oracle_gradients: Callable[..., ExpectedGradients] = _EXPECT_GRADIENTS
     largest: int = 2**31
     device: str = "cpu"
     importing: str = ""

@@ -55,8 +55,10 @@ def trials(subjects: Iterable[Judgeable], patterns: Sequence[str] = ()) -> list[
         if not patterns or any(_matches(law, each) for each in patterns)
     ]
     found = []
-    for judged in subjects:
-        for law in chosen:
+    # Law by law, so that one verdict of the oracle serves all subjects that make the same call.
+    subjects = list(subjects)
+    for law in chosen:
+        for judged in subjects:
             if law.judges is judged.kind:
                 found.append(Trial(law=law, judged=judged))
                 known = deviations(law, judged.subject)
