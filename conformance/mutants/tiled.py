@@ -40,7 +40,7 @@ class Tiled(Dense):
         slopes = None if alibi_slopes is None else self.lean(everything, alibi_slopes.to(wide))
         factor = self.scale(q, v, scale)
 
-        peak, total = self.start(everything[..., :1], sinks)
+        peak, total = self.start(q.new_zeros(batch, heads, queries, 1), sinks)
         out = q.new_zeros(batch, heads, queries, v.shape[-1])
         for number, start in enumerate(range(0, k.shape[2], self.tile)):
             part = slice(start, start + self.tile)
