@@ -105,11 +105,11 @@ def check(law: Law, subject: Any, effort: Effort = Effort.STANDARD) -> Record:
         reason = f"feature not claimed: {', '.join(missing)}"
         return trial.record(Outcome.NOT_CLAIMED, started, reason=reason)
     try:
-        for case in law.pinned:
+        for case in (*law.pinned, *(law.design(subject) if law.design else ())):
             trial.attempt(case)
-        strategy = None if law.explore is None else law.explore(subject)
-        if strategy is not None:
-            explore(trial.attempt, strategy, BUDGETS[effort], law.cost)
+        source = None if law.explore is None else law.explore(subject)
+        if source is not None:
+            explore(trial.attempt, source, BUDGETS[effort], law.cost)
     except Flaky as error:
         told = describe(law, subject, trial.failing, error)
         return trial.record(Outcome.FLAKY, started, **told)

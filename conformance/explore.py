@@ -6,14 +6,19 @@ from typing import Any
 
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis.errors import Unsatisfiable
+from hypothesis.stateful import run_state_machine_as_test
 from hypothesis.strategies import SearchStrategy
 
 from attnspec.conformance.effort import Budget
+from attnspec.conformance.law import Source
+
+STEPS = 10
+"""Rules that a state machine follows in one example."""
 
 
 def explore(
     attempt: Callable[[Any], None],
-    strategy: SearchStrategy[Any],
+    source: Source,
     budget: Budget,
     cost: float,
 ) -> None:
@@ -21,7 +26,7 @@ def explore(
 
     Args:
         attempt: raises on a case that breaks the law.
-        strategy: draws cases.
+        source: a strategy that draws cases, or a machine that grows them step by step.
         budget: how many to draw and how long to shrink.
         cost: of one case, in plain calls.
 
@@ -43,8 +48,9 @@ def explore(
             failures.setdefault(repr(case), time.perf_counter())
             raise
 
-    search = settings(
+    limits = settings(
         max_examples=budget.examples_of(cost),
+        stateful_step_count=STEPS,
         derandomize=budget.derandomised,
         database=None,
         deadline=None,
@@ -52,9 +58,12 @@ def explore(
         print_blob=False,
         phases=(Phase.generate, Phase.shrink),
         suppress_health_check=list(HealthCheck),
-    )(given(case=strategy)(bounded))
+    )
     try:
-        search()
+        if isinstance(source, SearchStrategy):
+            limits(given(case=source)(bounded))()
+        else:
+            run_state_machine_as_test(lambda: source(bounded), settings=limits)
     except Unsatisfiable:
         # Nothing that the subject claims satisfies the strategy: the caller sees no examples.
         return

@@ -5,7 +5,16 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from hypothesis.stateful import RuleBasedStateMachine
 from hypothesis.strategies import SearchStrategy
+
+Machine = Callable[[Callable[[Any], None]], RuleBasedStateMachine]
+"""`machine(attempt)`: a state machine whose rules write a case, which it hands to `attempt`."""
+
+Source = SearchStrategy[Any] | Machine
+"""Where further cases come from: a strategy that draws each whole, or a machine that grows it."""
+
+Explore = Callable[[Any], Source | None]
 
 
 class Judged(StrEnum):
@@ -27,8 +36,10 @@ class Law:
         judges: what kind of subject `check` takes.
         check: `check(subject, case)` returns where the law holds and raises `Violation` where not.
         pinned: cases tried first, in this order, smallest first, without shrinking.
-        explore: `explore(subject)` gives the strategy from which further cases are drawn, or
-            `None` where the pinned cases are all there is to try.
+        design: `design(subject)` gives cases that are chosen for what the subject claims, tried
+            after the pinned ones and like them.
+        explore: `explore(subject)` gives the strategy from which further cases are drawn, or the
+            state machine that grows them, or `None` where the pinned cases are all there is to try.
         needs: features without which the law says nothing about a subject.
         cost: how many times as expensive a case is as one plain call; exploration tries
             proportionally fewer.
@@ -39,7 +50,8 @@ class Law:
     judges: Judged
     check: Callable[[Any, Any], None]
     pinned: Sequence[Any] = ()
-    explore: Callable[[Any], SearchStrategy[Any] | None] | None = None
+    explore: Explore | None = None
+    design: Callable[[Any], Sequence[Any]] | None = None
     needs: frozenset[str] = frozenset()
     cost: float = 1.0
 
@@ -56,7 +68,8 @@ def law(
     *clauses: str,
     judges: Judged,
     pinned: Sequence[Any] = (),
-    explore: Callable[[Any], SearchStrategy[Any] | None] | None = None,
+    explore: Explore | None = None,
+    design: Callable[[Any], Sequence[Any]] | None = None,
     needs: Iterable[str] = (),
     cost: float = 1.0,
 ) -> Callable[[Callable[[Any, Any], None]], Callable[[Any, Any], None]]:
@@ -84,6 +97,7 @@ def law(
             check=check,
             pinned=tuple(pinned),
             explore=explore,
+            design=design,
             needs=frozenset(needs),
             cost=cost,
         )

@@ -14,27 +14,34 @@ def snippet(subject: Subject, call: Call, mismatch: Mismatch | None) -> str:
     """Write code that repeats a call, at most 15 lines; empty where its tensors are too large.
 
     Args:
-        subject: whose `importing` line makes the name `attention` known.
+        subject: whose `importing` line makes the name `attention` known, and whose `last_grad`
+            was handed back, if any was.
         call: the call that broke the law.
         mismatch: what was found, for the closing comment.
     """
-    if sum(tensor.numel() for tensor in call.tensors.values()) > LARGEST:
+    grad_out, wrt = subject.last_grad or (None, ())
+    tensors = call.tensors if grad_out is None else call.tensors | {"grad_out": grad_out}
+    if sum(tensor.numel() for tensor in tensors.values()) > LARGEST:
         return ""
     lines = ["import torch", "from torch import inf, nan", subject.importing, ""]
-    lines += [f"{name} = {_literal(tensor)}" for name, tensor in call.tensors.items()]
+    for name, tensor in tensors.items():
+        lines.append(f"{name} = {_literal(tensor)}{'.requires_grad_()' if name in wrt else ''}")
     given = {
         name: name if isinstance(value, torch.Tensor) else repr(value)
         for name, value in call.keywords().items()
     }
     arguments = ["query", "key", "value", *(f"{name}={value}" for name, value in given.items())]
-    lines += [f"out = attention({', '.join(arguments)})"]
+    lines.append(f"out = attention({', '.join(arguments)})")
+    shown = "out"
+    if grad_out is not None:
+        out = "out[0]" if call.return_lse else "out"
+        lines.append(f"gradients = torch.autograd.grad({out}, [{', '.join(wrt)}], grad_out)")
+        shown = "gradients"
+    found = ""
     if mismatch is not None:
-        lines += [
-            f"print(out)  # {mismatch.where}: expected {mismatch.expected}, got {mismatch.got}"
-        ]
-    else:
-        lines += ["print(out)"]
-    return "\n".join(lines)
+        found = f"  # {mismatch.where}: expected {mismatch.expected}, got {mismatch.got}"
+        found = found if mismatch.what == "out" else found.replace("# ", f"# {mismatch.what}, ", 1)
+    return "\n".join([*lines, f"print({shown}){found}"])
 
 
 def _literal(tensor: torch.Tensor) -> str:
@@ -45,7 +52,7 @@ def _literal(tensor: torch.Tensor) -> str:
         code = f"torch.empty({tuple(values.shape)}, dtype={tensor.dtype})"
     if tensor.device.type != "cpu":
         code += f".to({str(tensor.device)!r})"
-    if values.mT.is_contiguous() and not values.is_contiguous():
+    if values.dim() > 1 and values.mT.is_contiguous() and not values.is_contiguous():
         return f"{code}.mT.contiguous().mT"
     return code
 

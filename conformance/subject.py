@@ -50,6 +50,7 @@ class Subject:
         device: the device on which cases are drawn.
         importing: a line of code that makes the name `attention` known to a snippet.
         last_call: the call made last, which is the one that a failing law speaks of.
+        last_grad: the gradient that was handed back through it, and for which operands.
     """
 
     implementation: Implementation
@@ -59,6 +60,7 @@ class Subject:
     device: str = "cpu"
     importing: str = ""
     last_call: Call | None = field(default=None, init=False)
+    last_grad: tuple[torch.Tensor, tuple[str, ...]] | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         if not self.importing:
@@ -98,7 +100,7 @@ class Subject:
         Raises:
             Raised: where it raises.
         """
-        self.last_call = call
+        self.last_call, self.last_grad = call, None
         started = time.perf_counter()
         try:
             return self.implementation.attention(
@@ -158,7 +160,7 @@ class Subject:
             out = self.call(call.but(**leaves))
         if not out.requires_grad:
             raise Violation("the output must have a gradient: it does not require one")
-        self.last_call = call
+        self.last_call, self.last_grad = call, (grad_out, wrt)
         started = time.perf_counter()
         try:
             found = torch.autograd.grad(out, list(leaves.values()), grad_out, allow_unused=True)

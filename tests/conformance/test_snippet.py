@@ -1,0 +1,104 @@
+"""Snippets: the code of a failure, run on its own, shows what the report says."""
+
+import contextlib
+import io
+
+import pytest
+import torch
+
+import attnspec.conformance.laws
+import attnspec.conformance.mutants  # noqa: F401
+from attnspec.conformance.law import registered
+from attnspec.conformance.mutants.registry import planted
+from attnspec.conformance.snippet import snippet
+from attnspec.conformance.subject import Subject
+from attnspec.conformance.violation import Violation
+from attnspec.implementations import load
+from attnspec.spec import Case, Feature, Layout, Layouts, Mask, MaskKind
+
+CASE = Case(heads=2, kv_heads=1, queries=2, keys=3, d_head=2, d_value=2, dtype=torch.float16)
+FULL = CASE.but(
+    mask=Mask(kind=MaskKind.FLOAT), softcap=2.0, window=(1, None), sinks=True, alibi=True
+)
+
+
+def run(code):
+    """Execute code, and return its names and what it printed."""
+    names = {}
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec(code, names)
+    return names, printed.getvalue()
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        CASE,
+        FULL,
+        FULL.but(return_lse=True),
+        CASE.but(dtype=torch.bfloat16, layouts=Layouts(query=Layout.TRANSPOSED)),
+        CASE.but(keys=0),
+        CASE.but(is_causal=True, scale=-0.5, dtype=torch.float64),
+    ],
+    ids=str,
+)
+def test_a_snippet_repeats_the_call_bit_by_bit(case):
+    subject = Subject(load("eager"))
+    call = subject.draw(case)
+    out = subject.run(call)
+    names, _ = run(snippet(subject, call, None))
+    for one, two in zip((out,) if not case.return_lse else out, (names["out"],), strict=False):
+        again = two if not case.return_lse else two[0]
+        assert torch.equal(one, again)
+    assert names["query"].stride() == call.query.stride()
+
+
+@pytest.mark.parametrize("case", [CASE, FULL, FULL.but(return_lse=True)], ids=str)
+def test_a_snippet_repeats_the_backward_pass(case):
+    subject = Subject(load("eager"))
+    call = subject.draw(case)
+    grad_out = torch.randn(1, 2, 2, 2, generator=torch.Generator().manual_seed(0)).to(case.dtype)
+    _, gradients = subject.differentiate(call, grad_out)
+    code = snippet(subject, call, None)
+    names, _ = run(code)
+    assert len(code.splitlines()) <= 15
+    for expected, got in zip(gradients.values(), names["gradients"], strict=True):
+        assert torch.equal(expected, got)
+
+
+def test_a_plain_call_after_a_backward_pass_shows_no_gradient():
+    subject = Subject(load("eager"))
+    call = subject.draw(CASE)
+    subject.differentiate(call, torch.ones(1, 2, 2, 2, dtype=case_dtype(call)))
+    subject.call(call)
+    assert "grad" not in snippet(subject, call, None)
+
+
+def case_dtype(call):
+    """The storage type of a call."""
+    return call.value.dtype
+
+
+def test_a_long_call_has_no_snippet():
+    subject = Subject(load("eager"))
+    assert snippet(subject, subject.draw(CASE.but(keys=129, d_head=8)), None) == ""
+
+
+def test_the_snippet_of_a_broken_law_shows_the_number_that_was_reported():
+    mutant = planted()["own-pair-softcap-causal"].subject
+    subject = Subject(mutant)
+    subject.importing = (
+        "import attnspec.conformance.mutants\n"
+        "from attnspec.conformance.mutants.registry import planted\n"
+        "attention = planted()['own-pair-softcap-causal'].subject.attention"
+    )
+    case = CASE.but(softcap=0.5, is_causal=True, queries=3, dtype=torch.float32)
+    assert Feature.SOFTCAP in mutant.features
+    with pytest.raises(Violation) as failure:
+        registered()["options-combine"].check(subject, case)
+    mismatch = failure.value.mismatch
+    names, printed = run(snippet(subject, subject.last_call, mismatch))
+    assert mismatch is not None
+    assert any(f"{x:.9g}" == mismatch.got for x in names["out"].flatten().tolist())
+    assert printed
