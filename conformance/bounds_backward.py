@@ -28,7 +28,9 @@ and the two derivatives of a quotient).
     X = |dP - D| + e_dP + e_D
 
 **dt.** Multiplied by χ, itself known up to e_χ: e_dt = e_dS (χ + e_χ) + |dS| e_χ + p e_D e_χ, and c
-times the whole for the products: θ_4(u), eager θ_3(u_s). In common to a row: p χ e_D.
+times the whole for the products: θ_4(u), eager θ_3(u_s). In common to a row: p χ e_D. The chain
+rule goes through c dS, c dS χ and a division by c: what underflows in the first two comes back
+divided, 1 + 2 max(1, 1/c) floors in all.
 
 **Products.** dt is rounded to the storage type, sums are formed in any order, and written back in
 the storage type n times while they grow. With M = |dt| + e_dt + p χ e_D,
@@ -45,9 +47,20 @@ row, D's error meets the *signed* mean key: it is the same for all keys. A group
 may be summed from gradients that were rounded head by head: n + 1. Then f Σ|k| (|q|, |dO|) for what
 underflows in dt or p, and the output: x + u_o (|ref| + x) + n f.
 
+Operands that were scaled before their product are scaled here too: dK = Σ_i dt_ij (scale q_i) when
+the queries were, and dQ when the keys were. What underflows in scale q then meets dt, which may be
+as large as the storage type allows, and not k: max(1, |scale|) f_q Σ M. A sum that is scaled after
+it was formed brings what it lost with it: |scale| f.
+
 **Range.** Nothing is promised for a row that is out of range forward, whose Σ|dO||v| exceeds a
 quarter of the accumulator's range, or whose dt (eager: dP too) may leave that of the storage type;
-nor for the keys that it reads.
+nor for the keys that it reads. Nor for a gradient of which a part may leave the range of the
+storage type where parts are stored: written n > 1 times, or eager, and then before it is scaled:
+max(1, |scale|) Σ M|k| stands for Σ M|k| there. Two such parts may be infinities of either sign.
+
+A pair that may not be read has p = 0, and 0 · ∞ is NaN: where the profile lets that happen, a row
+may be NaN, and add NaN to every key, if its dP overflows where it does not read, or it is out of
+range itself, so that D is not finite.
 """
 
 import math
@@ -73,6 +86,7 @@ class Part:
         exact: the gradient.
         error: what does not depend on how sums are formed.
         mass: the sum of magnitudes that the roundings of a sum are relative to.
+        reach: the most that a sum, before or after it is scaled, can be.
         lost: the sum of magnitudes that underflow takes away, in units of *f*.
         undefined: how many rows spoil it.
         may_be_nan: how many rows may make it NaN.
@@ -81,6 +95,7 @@ class Part:
     exact: torch.Tensor
     error: torch.Tensor
     mass: torch.Tensor
+    reach: torch.Tensor
     lost: torch.Tensor
     undefined: torch.Tensor
     may_be_nan: torch.Tensor
@@ -124,6 +139,7 @@ def backward(
     undefined: SomeRows,
     spoiling: SomeRows,
     may_be_nan: SomeRows,
+    propagates: bool,
 ) -> Backward:
     """Differentiate some rows, with the error of each gradient (derived at the top of this file).
 
@@ -137,6 +153,7 @@ def backward(
         undefined: true for rows of which nothing is promised, nor for the keys that they read.
         spoiling: true for rows that spoil every key.
         may_be_nan: true for rows that may be NaN, and every key with them.
+        propagates: whether a weight of zero may meet what is not finite.
     """
     live, p = w.readable.double(), w.p
     key, value, size = rows.key, rows.value, abs(rows.scale)
@@ -158,6 +175,9 @@ def backward(
     undefined = undefined | w.overflows | forward.O_bound.isinf().any(-1, keepdim=True)
     undefined |= ((4 * magnitude > r.largest) & w.readable).any(-1, keepdim=True)
     undefined |= (dP_most > r.largest_stored).any(-1, keepdim=True)
+    if propagates:
+        unread = (4 * magnitude > r.largest) | (dP.abs() * (1 + 2 * r.u_s) > r.largest_stored)
+        may_be_nan = may_be_nan | (unread & ~w.readable).any(-1, keepdim=True)
 
     # D
     D = (p * dP).sum(-1, keepdim=True)
@@ -182,10 +202,13 @@ def backward(
         dt, common_dt = dS * w.slope, common * w.slope
         e_dt = e_dS * (w.slope + w.slope_error) + (dS.abs() + common) * w.slope_error
         c = (1 + theta(4, r.u)) * (1 + theta(3, r.u_s)) - 1
-        e_dt = e_dt + c * (dt.abs() + e_dt + common_dt) + 3 * floor * live
+        steps = 1 + 2 * max(1.0, 1 / (rows.softcap or 1.0))
+        e_dt = e_dt + c * (dt.abs() + e_dt + common_dt) + steps * floor * live
     mass = dt.abs() + e_dt + common_dt
     stretch = max(1.0, size, rows.softcap or 0.0 if r.stores_scores else 0.0)
     undefined |= (mass * stretch > storable).any(-1, keepdim=True)
+    if propagates:
+        may_be_nan = may_be_nan | undefined
 
     # PRODUCTS
     def kept(x: torch.Tensor) -> torch.Tensor:
@@ -197,8 +220,11 @@ def backward(
     e_dS, common, e_dt, common_dt = kept(e_dS), kept(common), kept(e_dt), kept(common_dt)
     mass, e_p, p_most, live = kept(mass), kept(e_p), kept(p_most), kept(live)
     folded = max(1.0, size)
+    # a sum that is stored before it is scaled must fit as it is
+    widest = folded if r.stores_scores else size
     mean_key = ((p_kept if w.slope is None else p_kept * w.slope) @ key).abs()
     query_size, key_size, grad_size = rows.query.abs(), key.abs(), grad.abs()
+    of_query, of_key, of_value = mass @ key_size, mass.mT @ query_size, p_most.mT @ grad_size
     spoils = (undefined & w.readable) | spoiling
     of_rows = {"undefined": undefined.double(), "may_be_nan": may_be_nan.double()}
     of_keys = {
@@ -212,22 +238,27 @@ def backward(
     return Backward(
         query=Part(
             exact=rows.scale * (dt @ key),
-            error=size * (e_dt @ key_size + e_D * mean_key),
-            mass=size * (mass @ key_size),
+            error=size * (e_dt @ key_size + e_D * mean_key)
+            + folded * r.f_q * mass.sum(-1, keepdim=True),
+            mass=size * of_query,
+            reach=widest * of_query,
             lost=folded * (live @ key_size),
             **of_rows,
         ),
         key=Part(
             exact=rows.scale * (dt.mT @ rows.query),
-            error=size * ((e_dt + common_dt).mT @ query_size),
-            mass=size * (mass.mT @ query_size),
+            error=size * ((e_dt + common_dt).mT @ query_size)
+            + folded * r.f_q * mass.sum(-2)[..., None],
+            mass=size * of_key,
+            reach=widest * of_key,
             lost=folded * (live.mT @ query_size),
             **of_keys,
         ),
         value=Part(
             exact=p_kept.mT @ grad,
             error=e_p.mT @ grad_size,
-            mass=p_most.mT @ grad_size,
+            mass=of_value,
+            reach=of_value,
             lost=live.mT @ grad_size,
             **of_keys,
         ),
@@ -235,6 +266,7 @@ def backward(
             exact=dS,
             error=e_dS + common,
             mass=dS.abs() + e_dS + common,
+            reach=dS.abs() + e_dS + common,
             lost=live,
             **of_pairs,
         ),
@@ -242,7 +274,14 @@ def backward(
 
 
 def bounded(
-    part: Part, r: Roundoff, *, terms: int, writes: int, scaled: bool, unit: float
+    part: Part,
+    r: Roundoff,
+    *,
+    terms: int,
+    writes: int,
+    scale: float | None,
+    unit: float,
+    storable: float,
 ) -> torch.Tensor:
     """Round what was summed, and store it: the bound of a gradient.
 
@@ -251,14 +290,19 @@ def bounded(
         r: what may be rounded.
         terms: how many numbers each sum has.
         writes: how often a sum is written back in the storage type while it grows.
-        scaled: whether the scale is applied to it.
+        scale: what is applied to it; `None` where nothing is.
         unit: the unit roundoff of the type in which the gradient is given.
+        storable: the largest number of that type.
     """
     c = (1 + r.gamma(2 * terms + 16)) * (1 + r.u_p) * (1 + theta(writes - 1, r.u_o))
-    c *= (1 + r.u_q) * (1 + theta(2, r.u_s)) if scaled else 1.0
+    c *= (1 + r.u_q) * (1 + theta(2, r.u_s)) if scale is not None else 1.0
     bound = part.error + (c - 1) * part.mass + r.f * part.lost
     bound = bound + unit * (part.exact.abs() + bound)
     floors = writes + (3 if r.stores_scores else 1)
-    bound = bound + floors * r.f
+    before = abs(scale or 0.0) * (r.f if r.stores_scores else r.f_u)
+    bound = bound + floors * r.f + before
     is_out = (4 * part.mass > r.largest) | (part.undefined > 0)
+    if writes > 1 or r.stores_scores:
+        # what is stored on the way may be infinite, and of either sign
+        is_out |= part.reach > storable
     return torch.where(is_out, math.inf, bound)

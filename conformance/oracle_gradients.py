@@ -77,6 +77,7 @@ def expect_gradients(
     keys = call.key.shape[2]
     group = heads // call.key.shape[1]
     r = Roundoff.of(call.value.dtype, profile.rounding)
+    scale = rows_of(call, profile, torch.arange(0)).scale
     n_q, n_kv = profile.rounding.partial_writes(queries, keys)
     n_kv = n_kv + (1 if group > 1 else 0)
     per_run = max(1, SCORES_AT_ONCE // max(1, batch * heads * keys))
@@ -88,10 +89,18 @@ def expect_gradients(
             whole[name] = whole[name].join(part, put) if name in whole else part
     twice = 2 if call.value.dtype == torch.float64 else 1
 
-    def gradient(name: str, terms: int, writes: int, *, scaled: bool = False) -> Gradient:
+    def gradient(name: str, terms: int, writes: int, *, scale: float | None = None) -> Gradient:
         part, operand = whole[name], getattr(call, name)
         unit = UNIT[operand.dtype]
-        bound = bounded(part, r, terms=terms, writes=writes, scaled=scaled, unit=unit)
+        bound = bounded(
+            part,
+            r,
+            terms=terms,
+            writes=writes,
+            scale=scale,
+            unit=unit,
+            storable=torch.finfo(operand.dtype).max,
+        )
         nan = (part.may_be_nan > 0).expand(bound.shape)
         return Gradient(
             exact=part.exact.reshape(operand.shape),
@@ -104,8 +113,8 @@ def expect_gradients(
         spread = batch * heads * queries * keys // max(1, call.attn_mask.numel())
         mask = gradient("attn_mask", spread, 1)
     return ExpectedGradients(
-        query=gradient("query", keys, n_q, scaled=True),
-        key=gradient("key", group * queries, n_kv, scaled=True),
+        query=gradient("query", keys, n_q, scale=scale),
+        key=gradient("key", group * queries, n_kv, scale=scale),
         value=gradient("value", group * queries, n_kv),
         attn_mask=mask,
     )
@@ -156,6 +165,7 @@ def _differentiate(
             undefined=undefined,
             spoiling=spoiling,
             may_be_nan=nan,
+            propagates=profile.masked_nonfinite == MaskedNonfinite.PROPAGATES,
         )
     parts = {"query": result.query, "key": result.key, "value": result.value}
     if rows.mask_bias is not None:

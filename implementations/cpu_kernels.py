@@ -10,7 +10,6 @@ from attnspec.spec import (
     Deviation,
     Layout,
     MaskedNonfinite,
-    MaskKind,
     MaskShape,
     Profile,
     Rounding,
@@ -32,7 +31,7 @@ def flash_refuses(case: Case) -> str | None:
         return "the flash kernel has no dropout"
     if min(case.batch, case.heads, case.queries, case.keys) == 0:
         return None  # answered before a kernel is chosen
-    if case.backward and case.mask is not None and case.mask.kind is MaskKind.FLOAT:
+    if case.mask_gradient:
         return "the flash kernel has no gradient of a mask"
     if case.d_head != case.d_value:
         return "the flash kernel needs d_value = d_head"
