@@ -1,7 +1,7 @@
 """A subject: an implementation under judgement, called, timed and compared with its oracle."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -155,20 +155,40 @@ class Subject:
             Raised: where it raises, forward or backward.
             Violation: where the output is not sound, or does not depend on its operands.
         """
+        out, (found,) = self.differentiate_each(call, (grad_out,), wrt=wrt)
+        return out, found
+
+    def differentiate_each(
+        self, call: Call, grads_out: Sequence[torch.Tensor], *, wrt: tuple[str, ...] = WRT
+    ) -> tuple[torch.Tensor, list[dict[str, torch.Tensor | None]]]:
+        """Call the implementation once, and hand several gradients back, one after the other.
+
+        The arguments and what is raised are those of `differentiate`; the graph is kept up to the
+        last gradient, of which there is at least one.
+        """
         leaves = {name: getattr(call, name).detach().requires_grad_() for name in wrt}
         with torch.enable_grad():
             out = self.call(call.but(**leaves))
         if not out.requires_grad:
             raise Violation("the output must have a gradient: it does not require one")
-        self.last_call, self.last_grad = call, (grad_out, wrt)
+        self.last_call = call
+        each = []
         started = time.perf_counter()
         try:
-            found = torch.autograd.grad(out, list(leaves.values()), grad_out, allow_unused=True)
+            for number, grad_out in enumerate(grads_out, 1):
+                found = torch.autograd.grad(
+                    out,
+                    list(leaves.values()),
+                    grad_out,
+                    retain_graph=number < len(grads_out),
+                    allow_unused=True,
+                )
+                each.append(dict(zip(wrt, found, strict=True)))
         except Exception as error:
             raise Raised(f"{type(error).__name__}: {error}") from error
         finally:
             self._spent("implementation", started)
-        return out.detach(), dict(zip(wrt, found, strict=True))
+        return out.detach(), each
 
     def expect_gradients(self, call: Call, grad_out: torch.Tensor) -> ExpectedGradients:
         """What the oracle expects of the gradients, with their bounds."""
