@@ -171,11 +171,11 @@ class Subject:
             out = self.call(call.but(**leaves))
         if not out.requires_grad:
             raise Violation("the output must have a gradient: it does not require one")
-        self.last_call = call
         each = []
         started = time.perf_counter()
         try:
             for number, grad_out in enumerate(grads_out, 1):
+                self.last_call, self.last_grad = call, (grad_out, wrt)
                 found = torch.autograd.grad(
                     out,
                     list(leaves.values()),
