@@ -1,7 +1,7 @@
 """A subject: an implementation under judgement, called, timed and compared with its oracle."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,6 +29,21 @@ _EXPECT, _EXPECT_GRADIENTS = shared(expect), shared(expect_gradients)
 
 class Raised(Exception):
     """The implementation raised on a case that it claims; the cause is its own exception."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recorded:
+    """A call whose output can be differentiated.
+
+    Attributes:
+        call: what was asked.
+        leaves: the operands that ask for a gradient, by name.
+        out: the output, with its graph.
+    """
+
+    call: Call
+    leaves: dict[str, torch.Tensor]
+    out: torch.Tensor
 
 
 def size(case: Case) -> int:
@@ -155,40 +170,59 @@ class Subject:
             Raised: where it raises, forward or backward.
             Violation: where the output is not sound, or does not depend on its operands.
         """
-        out, (found,) = self.differentiate_each(call, (grad_out,), wrt=wrt)
-        return out, found
+        recorded = self.record(call, wrt=wrt)
+        return recorded.out.detach(), self.hand_back(recorded, grad_out)
 
-    def differentiate_each(
-        self, call: Call, grads_out: Sequence[torch.Tensor], *, wrt: tuple[str, ...] = WRT
-    ) -> tuple[torch.Tensor, list[dict[str, torch.Tensor | None]]]:
-        """Call the implementation once, and hand several gradients back, one after the other.
+    def record(self, call: Call, *, wrt: tuple[str, ...] = WRT) -> "Recorded":
+        """Call the implementation with operands that ask for gradients.
 
-        The arguments and what is raised are those of `differentiate`; the graph is kept up to the
-        last gradient, of which there is at least one.
+        Args:
+            call: whose operands become leaves, in the layouts that they have.
+            wrt: the operands whose gradients are asked for.
+
+        Raises:
+            Raised: where it raises.
+            Violation: where the output is not sound, or does not depend on its operands.
         """
         leaves = {name: getattr(call, name).detach().requires_grad_() for name in wrt}
         with torch.enable_grad():
             out = self.call(call.but(**leaves))
         if not out.requires_grad:
             raise Violation("the output must have a gradient: it does not require one")
-        each = []
+        return Recorded(call=call, leaves=leaves, out=out)
+
+    def hand_back(
+        self, recorded: "Recorded", grad_out: torch.Tensor, *, keep: bool = False
+    ) -> dict[str, torch.Tensor | None]:
+        """Hand a gradient back through a recorded call.
+
+        Args:
+            recorded: the call.
+            grad_out: the incoming gradient, in any layout.
+            keep: whether another gradient is to follow through the same graph.
+
+        Returns:
+            The gradient of each operand that asked for one; `None` where none came.
+
+        Raises:
+            Raised: where it raises.
+        """
+        wrt = tuple(recorded.leaves)
+        self.last_call, self.last_grad = recorded.call, (grad_out, wrt)
         started = time.perf_counter()
         try:
-            for number, grad_out in enumerate(grads_out, 1):
-                self.last_call, self.last_grad = call, (grad_out, wrt)
-                found = torch.autograd.grad(
-                    out,
-                    list(leaves.values()),
-                    grad_out,
-                    retain_graph=number < len(grads_out),
-                    allow_unused=True,
-                )
-                each.append(dict(zip(wrt, found, strict=True)))
+            found = torch.autograd.grad(
+                recorded.out,
+                list(recorded.leaves.values()),
+                grad_out,
+                retain_graph=keep,
+                allow_unused=True,
+            )
         except Exception as error:
             raise Raised(f"{type(error).__name__}: {error}") from error
         finally:
             self._spent("implementation", started)
-        return out.detach(), each
+        return dict(zip(wrt, found, strict=True))
 
     def expect_gradients(self, call: Call, grad_out: torch.Tensor) -> ExpectedGradients:
         """What the oracle expects of the gradients, with their bounds."""
