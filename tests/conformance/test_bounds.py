@@ -9,7 +9,8 @@ from attnspec.conformance.call import Call
 from attnspec.conformance.compare import check_close
 from attnspec.conformance.oracle import expect
 from attnspec.conformance.roundoff import Roundoff, inverse, theta
-from attnspec.conformance.soundness import DTYPES, KINDS, measure
+from attnspec.conformance.soundness_measure import DTYPES, measure
+from attnspec.conformance.soundness_report import KINDS
 from attnspec.conformance.soundness_variants import VARIANTS, Tiled
 from attnspec.conformance.violation import Violation
 from attnspec.spec import Profile, Rounding, RoundingLevel

@@ -10,7 +10,7 @@ from attnspec.conformance import oracle_gradients
 from attnspec.conformance.call import Call
 from attnspec.conformance.compare import check_close
 from attnspec.conformance.oracle_gradients import expect_gradients
-from attnspec.conformance.soundness import DTYPES
+from attnspec.conformance.soundness_measure import DTYPES
 from attnspec.conformance.soundness_cases import draw_call
 from attnspec.conformance.soundness_tiles import Tiled
 from attnspec.conformance.subject import Subject
