@@ -15,6 +15,7 @@ CHAPTERS = (
     "attention",
     "masking",
     "heads",
+    "gradients",
     "tensors",
     "numerics",
     "block",

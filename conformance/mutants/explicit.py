@@ -169,7 +169,7 @@ class Explicit(Dense):
     def weights_again(
         self, scores: torch.Tensor, visible: torch.Tensor, done: Pass
     ) -> torch.Tensor:
-        """P = exp(s - lse); a row that reads nothing has no weights."""
+        """Form P = exp(s - lse); a row that reads nothing has no weights."""
         lse = torch.where(done.lse == -torch.inf, torch.inf, done.lse)
         return torch.exp(scores - lse[..., None])
 
@@ -178,21 +178,21 @@ class Explicit(Dense):
         return numbers.masked_fill(~visible, 0.0)
 
     def to_weights(self, grad: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-        """dP = dO Vᵀ."""
+        """Form dP = dO Vᵀ."""
         return grad @ value.mT
 
     def delta(
         self, grad: torch.Tensor, p: torch.Tensor, dP: torch.Tensor, done: Pass
     ) -> torch.Tensor:
-        """D = Σ_c dO O, by the stored output."""
+        """Form D = Σ_c dO O, by the stored output."""
         return (grad * done.out.to(done.wide)).sum(-1, keepdim=True)
 
     def to_scores(self, p: torch.Tensor, dP: torch.Tensor, delta: torch.Tensor) -> torch.Tensor:
-        """dS = P ∘ (dP - D)."""
+        """Form dS = P ∘ (dP - D)."""
         return p * (dP - delta)
 
     def uncap(self, dS: torch.Tensor, capped: torch.Tensor, softcap: float) -> torch.Tensor:
-        """dt = χ dS with χ = 1 - tanh²."""
+        """Form dt = χ dS with χ = 1 - tanh²."""
         return dS * (1 - (capped / softcap) ** 2)
 
     def tiles(self, length: int) -> list[slice]:
@@ -200,15 +200,15 @@ class Explicit(Dense):
         return [slice(start, start + self.tile) for start in range(0, length, self.tile)]
 
     def to_query(self, dt: torch.Tensor, key: torch.Tensor, scale: float) -> torch.Tensor:
-        """dQ = scale dt K."""
+        """Form dQ = scale dt K."""
         return dt @ key * scale
 
     def to_key(self, dt: torch.Tensor, query: torch.Tensor, scale: float) -> torch.Tensor:
-        """dK = scale dtᵀ Q."""
+        """Form dK = scale dtᵀ Q."""
         return dt.mT @ query * scale
 
     def to_value(self, p: torch.Tensor, grad: torch.Tensor) -> torch.Tensor:
-        """dV = Pᵀ dO."""
+        """Form dV = Pᵀ dO."""
         return p.mT @ grad
 
     def join_heads(self, gradient: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
@@ -218,7 +218,7 @@ class Explicit(Dense):
         return gradient.reshape(batch, shared, heads // shared, keys, channels).sum(2)
 
     def fold(self, dS: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        """dB: the sum over what the mask was broadcast along."""
+        """Form dB, the sum over what the mask was broadcast along."""
         return dS.sum_to_size(mask.shape)
 
     def finish_mask(self, gradient: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
@@ -251,7 +251,7 @@ class _Function(torch.autograd.Function):
         return out, lse
 
     @staticmethod
-    @torch.autograd.function.once_differentiable  # type: ignore[untyped-decorator]
+    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad: torch.Tensor, _: torch.Tensor) -> tuple[Any, ...]:
         """Differentiate."""
         query, key, value, attn_mask, out, lse = ctx.saved_tensors
