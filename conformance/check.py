@@ -1,5 +1,6 @@
 """Checking: one law on one subject, from the first pinned case to a record."""
 
+import secrets
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -14,7 +15,7 @@ from attnspec.conformance.failure import describe
 from attnspec.conformance.law import Law
 from attnspec.conformance.record import Outcome, Record
 from attnspec.conformance.subject import Raised, Subject
-from attnspec.conformance.violation import Violation
+from attnspec.conformance.violation import QualityWarning, Violation
 from attnspec.spec import Deviation
 
 
@@ -27,6 +28,8 @@ class _Trial:
     count: tally.Tally = field(default_factory=tally.Tally)
     dtypes: dict[str, None] = field(default_factory=dict)
     failing: Any = None
+    seed: int | None = None
+    lacks: bool = False
 
     def attempt(self, case: Any) -> None:
         """Try one case; a case that the subject does not claim is counted as refused."""
@@ -42,6 +45,7 @@ class _Trial:
                 self.law.check(self.subject, case)
         except tally.NotClaimed as refusal:
             self.count.refused(str(refusal))
+            self.lacks |= isinstance(refusal, tally.NotAvailable)
             return
         except Exception:
             self.failing = case
@@ -63,6 +67,7 @@ class _Trial:
             device=getattr(self.subject, "device", "cpu"),
             seconds=self.count.seconds | {"total": time.perf_counter() - started},
             figures=dict(self.count.figures),
+            seed=self.seed,
             **more,
         )
 
@@ -84,13 +89,16 @@ def unavailable(subject: Any) -> str | None:
     return None if reason is None else reason()
 
 
-def check(law: Law, subject: Any, effort: Effort = Effort.STANDARD) -> Record:
+def check(
+    law: Law, subject: Any, effort: Effort | None = Effort.STANDARD, seed: int | None = None
+) -> Record:
     """Try a law on a subject: pinned cases in their order, then drawn ones.
 
     Args:
         law: from `attnspec.conformance.law.registered()`.
         subject: a `Subject` for laws of attention, else the record of the implementation.
-        effort: how many cases to draw.
+        effort: how many cases to draw; `None` for the pinned ones alone.
+        seed: from which cases are drawn where they differ from run to run; `None` throws dice.
 
     Returns:
         What became of it. This never raises for anything that the subject does.
@@ -105,11 +113,15 @@ def check(law: Law, subject: Any, effort: Effort = Effort.STANDARD) -> Record:
         reason = f"feature not claimed: {', '.join(missing)}"
         return trial.record(Outcome.NOT_CLAIMED, started, reason=reason)
     try:
-        for case in (*law.pinned, *(law.design(subject) if law.design else ())):
+        chosen = law.design(subject) if law.design else ()
+        large = law.large if effort is Effort.THOROUGH else ()
+        for case in (*law.pinned, *chosen, *large):
             trial.attempt(case)
-        source = None if law.explore is None else law.explore(subject)
-        if source is not None:
-            explore(trial.attempt, source, BUDGETS[effort], law.cost)
+        source = None if law.explore is None or effort is None else law.explore(subject)
+        if source is not None and effort is not None:
+            if law.fresh or not BUDGETS[effort].derandomised:
+                trial.seed = secrets.randbelow(2**32) if seed is None else seed
+            explore(trial.attempt, source, BUDGETS[effort], law.cost, trial.seed)
     except Flaky as error:
         told = describe(law, subject, trial.failing, error)
         return trial.record(Outcome.FLAKY, started, **told)
@@ -117,13 +129,18 @@ def check(law: Law, subject: Any, effort: Effort = Effort.STANDARD) -> Record:
         return _broken(trial, error, started)
     if trial.count.examples == 0:
         reason = trial.count.reasons[0] if trial.count.reasons else "no case to try"
-        return trial.record(Outcome.NOT_CLAIMED, started, reason=reason)
+        outcome = Outcome.NOT_AVAILABLE if trial.lacks else Outcome.NOT_CLAIMED
+        return trial.record(outcome, started, reason=reason)
     return trial.record(Outcome.PASSED, started)
 
 
 def _broken(trial: _Trial, error: Exception, started: float) -> Record:
     """Tell a broken law from a subject that raised, and both from one that changes its mind."""
     told = describe(trial.law, trial.subject, trial.failing, error)
+    if trial.seed is not None:
+        told["message"] += f"\n\nDrawn with --seed {trial.seed}"
+    if isinstance(error, QualityWarning):
+        return trial.record(Outcome.QUALITY_WARNING, started, **told)
     try:
         trial.attempt(trial.failing)
     except Exception:

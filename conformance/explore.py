@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis.errors import Unsatisfiable
 from hypothesis.stateful import run_state_machine_as_test
 from hypothesis.strategies import SearchStrategy
@@ -21,6 +21,7 @@ def explore(
     source: Source,
     budget: Budget,
     cost: float,
+    fresh: int | None = None,
 ) -> None:
     """Call `attempt` on drawn cases until one raises, then shrink that one.
 
@@ -29,6 +30,7 @@ def explore(
         source: a strategy that draws cases, or a machine that grows them step by step.
         budget: how many to draw and how long to shrink.
         cost: of one case, in plain calls.
+        fresh: the seed from which cases are drawn; `None` draws the same on every run.
 
     Raises:
         Exception: what `attempt` raised on the smallest case found.
@@ -51,7 +53,7 @@ def explore(
     limits = settings(
         max_examples=budget.examples_of(cost),
         stateful_step_count=STEPS,
-        derandomize=budget.derandomised,
+        derandomize=fresh is None,
         database=None,
         deadline=None,
         report_multiple_bugs=False,
@@ -59,11 +61,12 @@ def explore(
         phases=(Phase.generate, Phase.shrink),
         suppress_health_check=list(HealthCheck),
     )
+    seeded = seed(fresh) if fresh is not None else lambda test: test
     try:
         if isinstance(source, SearchStrategy):
-            limits(given(case=source)(bounded))()
+            limits(seeded(given(case=source)(bounded)))()
         else:
-            run_state_machine_as_test(lambda: source(bounded), settings=limits)
+            run_state_machine_as_test(seeded(lambda: source(bounded)), settings=limits)
     except Unsatisfiable:
         # Nothing that the subject claims satisfies the strategy: the caller sees no examples.
         return

@@ -38,11 +38,13 @@ class Law:
         pinned: cases tried first, in this order, smallest first, without shrinking.
         design: `design(subject)` gives cases that are chosen for what the subject claims, tried
             after the pinned ones and like them.
+        large: cases that are tried at effort thorough alone, after the pinned ones and like them.
         explore: `explore(subject)` gives the strategy from which further cases are drawn, or the
             state machine that grows them, or `None` where the pinned cases are all there is to try.
         needs: features without which the law says nothing about a subject.
         cost: how many times as expensive a case is as one plain call; exploration tries
             proportionally fewer.
+        fresh: drawn cases differ from run to run at every effort; the seed is printed.
     """
 
     name: str
@@ -54,6 +56,8 @@ class Law:
     design: Callable[[Any], Sequence[Any]] | None = None
     needs: frozenset[str] = frozenset()
     cost: float = 1.0
+    large: Sequence[Any] = ()
+    fresh: bool = False
 
     @property
     def sentence(self) -> str:
@@ -72,6 +76,8 @@ def law(
     design: Callable[[Any], Sequence[Any]] | None = None,
     needs: Iterable[str] = (),
     cost: float = 1.0,
+    large: Sequence[Any] = (),
+    fresh: bool = False,
 ) -> Callable[[Callable[[Any, Any], None]], Callable[[Any, Any], None]]:
     """Register a function `law_<name>(subject, case)` as a law; the function itself stays plain.
 
@@ -100,6 +106,8 @@ def law(
             design=design,
             needs=frozenset(needs),
             cost=cost,
+            large=tuple(large),
+            fresh=fresh,
         )
         return check
 

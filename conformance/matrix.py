@@ -14,6 +14,7 @@ SYMBOLS = {
     Outcome.ERRORED: ("ERROR", "bold red"),
     Outcome.FLAKY: ("FLAKY", "bold red"),
     Outcome.UNEXPECTED_PASS: ("XPASS", "bold red"),
+    Outcome.QUALITY_WARNING: ("warn", "yellow"),
     Outcome.EXPECTED_FAILURE: ("known", "yellow"),
     Outcome.NOT_CLAIMED: ("-", "dim"),
     Outcome.NOT_AVAILABLE: ("n/a", "dim"),
@@ -25,6 +26,7 @@ _WORST_FIRST = (
     Outcome.FAILED,
     Outcome.FLAKY,
     Outcome.UNEXPECTED_PASS,
+    Outcome.QUALITY_WARNING,
     Outcome.EXPECTED_FAILURE,
     Outcome.PASSED,
     Outcome.NOT_CLAIMED,
@@ -52,6 +54,8 @@ def print_matrix(records: Sequence[Record], console: Console) -> None:
         console.print(_counts(present, subjects))
     for line in _figures(present):
         console.print(line, highlight=False, markup=False)
+    for line in _asides(present):
+        console.print(line, highlight=False, markup=False)
     for subject, reason in absent.items():
         console.print(f"{subject}: not available here: {reason}", highlight=False, markup=False)
 
@@ -77,6 +81,20 @@ def _figures(records: Sequence[Record]) -> list[str]:
         f"{name}: " + ", ".join(f"{subject} {value:.2g}" for subject, value in row.items())
         for name, row in found.items()
     ]
+
+
+def _asides(records: Sequence[Record]) -> list[str]:
+    """Warnings, each with its reason, and the seeds of cases that no run has drawn before."""
+    warned = [each for each in records if each.outcome is Outcome.QUALITY_WARNING]
+    lines = [f"quality warning: {each.subject}, {each.law}: {each.reason}" for each in warned]
+    seeds: dict[int, dict[str, None]] = {}
+    for each in records:
+        if each.seed is not None:
+            seeds.setdefault(each.seed, {})[each.law] = None
+    for seed, laws in seeds.items():
+        few = ", ".join(laws) if len(laws) <= 3 else f"{len(laws)} laws"
+        lines.append(f"fresh cases of {few}: repeat them with --seed {seed}")
+    return lines
 
 
 def _clauses(records: Sequence[Record], subjects: Sequence[str]) -> Table:

@@ -32,7 +32,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--attnspec-dtypes", default=None, help="storage types of a bare callable")
     group.addoption("--attnspec-profile", action="append", default=[], metavar="KEY=VALUE")
     group.addoption("--attnspec-device", default="cpu")
+    group.addoption("--attnspec-seed", default=None, type=int, help="repeats a run's fresh cases")
     group.addoption("--attnspec-report", default=None, metavar="FILE.jsonl")
+    group.addoption("--attnspec-mutant", default="", help="what the id of a mutant contains")
+    group.addoption("--attnspec-part", default="1/1", help="which part of the mutants")
 
 
 def pytest_configure(config: pytest.Config) -> None:

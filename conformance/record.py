@@ -10,6 +10,8 @@ class Outcome(StrEnum):
     """What can become of a law; each is kept apart in every report."""
 
     PASSED = "passed"
+    QUALITY_WARNING = "quality warning"
+    """Every result is within its bound, and yet the errors look like a mistake."""
     FAILED = "failed"
     """The law is broken; the message says by what."""
     ERRORED = "errored"
@@ -25,7 +27,13 @@ class Outcome(StrEnum):
 
 
 CONFORMING = frozenset(
-    {Outcome.PASSED, Outcome.NOT_CLAIMED, Outcome.NOT_AVAILABLE, Outcome.EXPECTED_FAILURE}
+    {
+        Outcome.PASSED,
+        Outcome.QUALITY_WARNING,
+        Outcome.NOT_CLAIMED,
+        Outcome.NOT_AVAILABLE,
+        Outcome.EXPECTED_FAILURE,
+    }
 )
 """The outcomes that leave the exit status at 0."""
 
@@ -52,6 +60,8 @@ class Record:
         seconds: wall time: `total`, and of it `implementation` and `oracle` (with the bound).
         link: where a known deviation is described.
         figures: what was measured and not judged, by name.
+        seed: with which cases were drawn that no run has drawn before; `None` where every run
+            draws the same.
     """
 
     subject: str
@@ -70,6 +80,7 @@ class Record:
     seconds: dict[str, float] = field(default_factory=dict)
     link: str = ""
     figures: dict[str, float] = field(default_factory=dict)
+    seed: int | None = None
 
     def to_json(self) -> str:
         """One line of JSON; infinities are written as strings, which JSON has no number for."""

@@ -11,6 +11,10 @@ class NotClaimed(Exception):
     """The subject does not claim what this case asks; the message says why."""
 
 
+class NotAvailable(NotClaimed):
+    """The machine lacks what this case needs; the message says what."""
+
+
 @dataclass
 class Tally:
     """Counts of one law on one subject.

@@ -43,8 +43,11 @@ def _one_thread() -> None:
 
 def test_law(trial: Trial, request: pytest.FixtureRequest) -> None:
     """Try one law on one subject."""
-    record = trial.run(Effort(request.config.getoption("--effort")))
+    effort = Effort(request.config.getoption("--effort"))
+    record = trial.run(effort, request.config.getoption("--attnspec-seed"))
     request.node.user_properties.append((PROPERTY, record.to_json()))
+    if record.outcome is Outcome.QUALITY_WARNING:
+        request.node.user_properties.append((str(record.outcome), record.reason))
     if record.outcome is Outcome.EXPECTED_FAILURE:
         pytest.xfail(record.reason)
     if record.outcome in (Outcome.NOT_CLAIMED, Outcome.NOT_AVAILABLE):

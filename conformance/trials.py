@@ -26,11 +26,11 @@ class Trial:
         known = "" if self.deviation is None else "/known"
         return f"{self.law.clauses[0]}/{self.law.name}/{self.judged.subject.name}{known}"
 
-    def run(self, effort: Effort) -> Record:
-        """Try it."""
+    def run(self, effort: Effort, seed: int | None = None) -> Record:
+        """Try it; the seed is that of cases which differ from run to run."""
         if self.deviation is not None:
             return check_deviation(self.law, self.judged.subject, self.deviation)
-        return check(self.law, self.judged.subject, effort)
+        return check(self.law, self.judged.subject, effort, seed)
 
 
 def trials(subjects: Iterable[Judgeable], patterns: Sequence[str] = ()) -> list[Trial]:

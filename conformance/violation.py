@@ -36,3 +36,10 @@ class Violation(AssertionError):
     def __init__(self, message: str, mismatch: Mismatch | None = None) -> None:
         super().__init__(f"{message}: {mismatch}" if mismatch else message)
         self.mismatch = mismatch
+
+
+class QualityWarning(Violation):
+    """Every result is within its bound, and yet the errors together look like a mistake.
+
+    It is shown, and breaks nothing: chance alone can look so.
+    """
