@@ -6,7 +6,6 @@ one process with one thread; compare ratios within one run, not seconds between 
 
 import statistics
 import sys
-import time
 from collections.abc import Sequence
 
 import torch
@@ -14,7 +13,8 @@ from rich.console import Console
 from rich.table import Table
 
 from attnspec.conformance.effort import Effort
-from attnspec.conformance.law import Judged
+from attnspec.conformance.kills import chosen, first_kill, kind_of
+from attnspec.conformance.law import Judged, registered
 from attnspec.conformance.record import Outcome, Record
 from attnspec.conformance.subject import Subject
 from attnspec.conformance.targets import every_name, resolve
@@ -82,24 +82,10 @@ def first_verdict() -> tuple[float, float]:
 
     A mutant meets the laws in the order in which a run tries them.
     """
-    import attnspec.conformance.mutants  # noqa: F401  (registers them)
-    from attnspec.conformance.mutants.registry import planted
-    from attnspec.conformance.targets import Judgeable
-
-    seconds = []
-    for mutant in planted().values():
-        if not hasattr(mutant.subject, "attention"):
-            continue
-        judged = Judgeable(kind=Judged.ATTENTION, subject=Subject(mutant.subject))
-        started = time.perf_counter()
-        for trial in trials([judged]):
-            if trial.run(Effort.SMOKE).outcome in (Outcome.FAILED, Outcome.ERRORED):
-                seconds.append(time.perf_counter() - started)
-                break
-        # Some mutants change the state of the process: that is their mistake.
-        torch.set_default_dtype(torch.float32)
-        torch.set_grad_enabled(True)
-        torch.set_num_threads(1)
+    mutants = [each for each in chosen() if kind_of(each) is Judged.ATTENTION]
+    laws = [law for law in registered().values() if law.judges is Judged.ATTENTION]
+    told = [first_kill(each, laws, Effort.SMOKE) for each in mutants]
+    seconds = [each["seconds"] for each in told if each]
     return statistics.median(seconds), max(seconds)
 
 

@@ -1,6 +1,7 @@
 """The `attnspec` command."""
 
 import os
+import secrets
 import sys
 import tempfile
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ import typer
 
 from attnspec import __version__
 from attnspec.conformance.cli_generate import generate
+from attnspec.conformance.cli_mutants import mutants
 from attnspec.conformance.effort import Effort
 
 if TYPE_CHECKING:
@@ -28,6 +30,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command()(generate)
+app.command()(mutants)
 
 
 def _version(asked: bool) -> None:
@@ -76,6 +79,9 @@ def check(
         os.cpu_count() or 1, 1
     ),
     stop: Annotated[bool, typer.Option("-x", help="Stop at the first failure.")] = False,
+    seed: Annotated[
+        int | None, typer.Option(min=0, help="Repeat the cases that another run drew afresh.")
+    ] = None,
     timeout: Annotated[float, typer.Option(min=1, help="Seconds for one law.")] = 300.0,
     report: Annotated[
         Path | None, typer.Option(help="Write one JSON record per law to this file.")
@@ -101,6 +107,9 @@ def check(
     arguments = _pytest_arguments(targets or [], says, device, effort, laws or [])
     arguments += ["-n", str(workers), f"--timeout={timeout}"]
     arguments += ["-x"] if stop else []
+    # one seed for all workers, so that one number repeats the run
+    seed = secrets.randbelow(2**32) if seed is None else seed
+    arguments += [f"--attnspec-seed={seed}"]
     for path in (report, junit):
         if path is not None and not path.resolve().parent.is_dir():
             _refuse(f"{path}: there is no folder {path.resolve().parent}")

@@ -27,7 +27,9 @@ class _Question:
     ask: Callable[[], Any] = field(compare=False)
 
 
-def shared(oracle: Callable[..., Verdict]) -> Callable[..., Verdict]:
+def shared(
+    oracle: Callable[..., Verdict], *, kept: int = KEPT, largest: int = LARGEST
+) -> Callable[..., Verdict]:
     """Answer from memory where the same numbers were asked of an oracle under the same profile.
 
     What counts is the numbers at the time of asking: a subject that writes to its inputs is not
@@ -35,9 +37,11 @@ def shared(oracle: Callable[..., Verdict]) -> Callable[..., Verdict]:
 
     Args:
         oracle: takes a call first; a pure function, whose results nobody changes.
+        kept: how many verdicts are kept at once.
+        largest: scores of the largest call whose verdict is kept.
     """
 
-    @functools.lru_cache(maxsize=KEPT)
+    @functools.lru_cache(maxsize=kept)
     def answer(question: _Question) -> Verdict:
         verdict: Verdict = question.ask()
         return verdict
@@ -46,7 +50,7 @@ def shared(oracle: Callable[..., Verdict]) -> Callable[..., Verdict]:
     def ask(call: Call, *arguments: Any, **options: Any) -> Verdict:
         given = functools.partial(oracle, call, *arguments, **options)
         batch, heads, queries, _ = call.query.shape
-        if batch * heads * queries * call.key.shape[2] > LARGEST:
+        if batch * heads * queries * call.key.shape[2] > largest:
             return given()
         own = (getattr(call, item.name) for item in fields(call))
         contents = (*own, *arguments, *options.items())

@@ -1,5 +1,6 @@
 """A subject: an implementation under judgement, called, timed and compared with its oracle."""
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -61,7 +62,8 @@ class Subject:
         oracle: gives the expected result and the bound of a call; never shares code with
             the implementation.
         oracle_gradients: likewise of the gradients.
-        largest: the size of the largest case that the oracle can judge in reasonable time.
+        largest: the size of the largest case that the oracle can judge in reasonable time; what
+            the reference judges has no limit, since it judges long calls by some of their rows.
         device: the device on which cases are drawn.
         importing: a line of code that makes the name `attention` known to a snippet.
         last_call: the call made last, which is the one that a failing law speaks of.
@@ -71,7 +73,7 @@ class Subject:
     implementation: Implementation
     oracle: Oracle = _EXPECT
     oracle_gradients: Callable[..., ExpectedGradients] = _EXPECT_GRADIENTS
-    largest: int = 2**31
+    largest: float = math.inf
     device: str = "cpu"
     importing: str = ""
     last_call: Call | None = field(default=None, init=False)
@@ -187,7 +189,8 @@ class Subject:
         leaves = {name: getattr(call, name).detach().requires_grad_() for name in wrt}
         with torch.enable_grad():
             out = self.call(call.but(**leaves))
-        if not out.requires_grad:
+        # without keys the output is a constant, and may say so
+        if not out.requires_grad and call.key.shape[2]:
             raise Violation("the output must have a gradient: it does not require one")
         return Recorded(call=call, leaves=leaves, out=out)
 
@@ -209,6 +212,8 @@ class Subject:
         """
         wrt = tuple(recorded.leaves)
         self.last_call, self.last_grad = recorded.call, (grad_out, wrt)
+        if not recorded.out.requires_grad:
+            return {name: torch.zeros_like(leaf) for name, leaf in recorded.leaves.items()}
         started = time.perf_counter()
         try:
             found = torch.autograd.grad(

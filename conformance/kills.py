@@ -1,0 +1,200 @@
+"""Kills: which laws a mutant breaks, how soon, and after how many cases."""
+
+import dataclasses
+import functools
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from attnspec.conformance.check import check
+from attnspec.conformance.effort import Effort
+from attnspec.conformance.law import Judged, Law, registered
+from attnspec.conformance.mutants.registry import Mutant, planted
+from attnspec.conformance.oracle import expect
+from attnspec.conformance.oracle_gradients import expect_gradients
+from attnspec.conformance.process import restored
+from attnspec.conformance.record import Outcome, Record
+from attnspec.conformance.sharing import shared
+from attnspec.conformance.styles import STYLES, rejects
+from attnspec.conformance.subject import Subject
+from attnspec.spec import (
+    Implementation,
+    ModelImplementation,
+    SamplerImplementation,
+    TokenizerImplementation,
+)
+
+DEAD = (Outcome.FAILED, Outcome.ERRORED, Outcome.FLAKY, Outcome.QUALITY_WARNING)
+"""What becomes of a law that a mutant breaks."""
+
+KINDS = {
+    Implementation: Judged.ATTENTION,
+    ModelImplementation: Judged.MODEL,
+    TokenizerImplementation: Judged.TOKENIZER,
+    SamplerImplementation: Judged.SAMPLER,
+}
+
+CORRECT = "correct"
+"""The kind of what is tried in order to count false alarms."""
+
+# All mutants meet the same pinned cases: their verdicts are worth more memory than those of a run.
+_EXPECT = shared(expect, kept=4096, largest=2**14)
+_EXPECT_GRADIENTS = shared(expect_gradients, kept=2048, largest=2**14)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kills:
+    """What became of one mutant.
+
+    Attributes:
+        mutant: its id.
+        kind: what it is: attention, model, tokenizer or sampler.
+        first: the law that killed it first, as a run meets them; empty for a survivor.
+        effort: the effort that it took, empty for a survivor.
+        seconds: until then, from the first case of the first law, importing not counted.
+        examples: cases of that law up to the one that killed it.
+        case: that case.
+        pinned: laws whose pinned cases kill it, with the number of the case.
+        survived: laws that it passes on their pinned cases.
+        silent: laws that say nothing of it.
+        styles: why each of the usual styles of testing rejects it, or nothing; attention only.
+    """
+
+    mutant: str
+    kind: str
+    first: str = ""
+    effort: str = ""
+    seconds: float = 0.0
+    examples: int = 0
+    case: str = ""
+    pinned: dict[str, int] = field(default_factory=dict)
+    survived: tuple[str, ...] = ()
+    silent: tuple[str, ...] = ()
+    styles: dict[str, str] = field(default_factory=dict)
+
+    def to_json(self) -> str:
+        """One line of JSON."""
+        return json.dumps(dataclasses.asdict(self), ensure_ascii=False)
+
+    @classmethod
+    def from_json(cls, line: str) -> "Kills":
+        """The opposite of `to_json`."""
+        given = json.loads(line)
+        for name in ("survived", "silent"):
+            given[name] = tuple(given[name])
+        return cls(**given)
+
+
+def kind_of(mutant: Mutant) -> Judged:
+    """What kind of laws judge a mutant."""
+    return KINDS[type(mutant.subject)]
+
+
+def chosen(pattern: str = "", part: str = "1/1") -> list[Mutant]:
+    """The mutants of a catalogue that a run tries.
+
+    Args:
+        pattern: what an id contains; all where empty.
+        part: "2/7" for the second of seven parts, dealt out one by one.
+
+    Raises:
+        ValueError: for a part that does not exist, or a pattern that no id contains.
+    """
+    import attnspec.conformance.mutants  # noqa: F401  (registers them)
+
+    number, _, of = part.partition("/")
+    if not (number.isdecimal() and of.isdecimal() and 1 <= int(number) <= int(of)):
+        raise ValueError(f"a part is given as 2/7, got {part!r}")
+    found = [each for each in planted().values() if pattern.lower() in each.id.lower()]
+    if not found:
+        raise ValueError(f"no mutant has {pattern!r} in its id")
+    return found[int(number) - 1 :: int(of)]
+
+
+def subject_of(mutant: Mutant, *, remembers: bool = False) -> Any:
+    """What the laws are given to judge.
+
+    Args:
+        mutant: of any kind.
+        remembers: share the verdicts of the oracle with all other mutants.
+    """
+    if not isinstance(mutant.subject, Implementation):
+        return mutant.subject
+    oracles = {"oracle": _EXPECT, "oracle_gradients": _EXPECT_GRADIENTS} if remembers else {}
+    return Subject(mutant.subject, **oracles)
+
+
+def kills(mutant: Mutant) -> Kills:
+    """Try all laws on a mutant: in order until the first kill, then the pinned cases of each."""
+    laws = [law for law in _laws().values() if law.judges is kind_of(mutant)]
+    told = first_kill(mutant, laws, Effort.SMOKE) or first_kill(mutant, laws, Effort.STANDARD)
+    subject = subject_of(mutant, remembers=True)
+    pinned, survived, silent = {}, [], []
+    for law in laws:
+        record = _try(law, subject, None)
+        if record.outcome in DEAD:
+            pinned[law.name] = record.examples + 1
+        elif record.outcome is Outcome.PASSED:
+            survived.append(law.name)
+        else:
+            silent.append(law.name)
+    return Kills(
+        mutant=mutant.id,
+        kind=str(kind_of(mutant)),
+        pinned=pinned,
+        survived=tuple(survived),
+        silent=tuple(silent),
+        styles=_styles(mutant.subject),
+        **told,
+    )
+
+
+def false_alarms(name: str, subject: Implementation) -> Kills:
+    """Try all laws, and the usual styles, on an implementation that is right.
+
+    Args:
+        name: how it is called in the table.
+        subject: right under the profile that it declares.
+    """
+    laws = [law for law in _laws().values() if law.judges is Judged.ATTENTION]
+    mutant = Mutant(id=name, title="", subject=subject, kills=())
+    told = first_kill(mutant, laws, Effort.SMOKE)
+    return Kills(mutant=name, kind=CORRECT, styles=_styles(subject), **told)
+
+
+def _styles(subject: Any) -> dict[str, str]:
+    if not isinstance(subject, Implementation):
+        return {}
+    with restored():
+        return {style.name: rejects(style, subject) for style in STYLES}
+
+
+def first_kill(mutant: Mutant, laws: Sequence[Law], effort: Effort) -> dict[str, Any]:
+    """Try laws as a run does, until one is broken: which, when and by which case; or nothing."""
+    subject = subject_of(mutant)
+    started = time.perf_counter()
+    for law in laws:
+        record = _try(law, subject, effort)
+        if record.outcome in DEAD:
+            return {
+                "first": law.name,
+                "effort": str(effort),
+                "seconds": time.perf_counter() - started,
+                "examples": record.examples + 1,
+                "case": record.case,
+            }
+    return {}
+
+
+def _try(law: Law, subject: Any, effort: Effort | None) -> Record:
+    with restored():
+        return check(law, subject, effort, seed=0)
+
+
+@functools.cache
+def _laws() -> dict[str, Law]:
+    import attnspec.conformance.laws  # noqa: F401  (registers them)
+
+    return registered()

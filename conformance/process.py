@@ -1,0 +1,42 @@
+"""The process: its settings, put back after a subject has had its hands on them."""
+
+import os
+import random
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+
+
+@contextmanager
+def restored() -> Iterator[None]:
+    """Put back what a subject may change for everyone after it.
+
+    That is the default dtype and device, gradient mode, threads, deterministic algorithms, random
+    states, the environment and the filters of warnings.
+    """
+    dtype, device = torch.get_default_dtype(), torch.get_default_device()
+    is_grad, threads = torch.is_grad_enabled(), torch.get_num_threads()
+    is_deterministic = torch.are_deterministic_algorithms_enabled()
+    only_warns = torch.is_deterministic_algorithms_warn_only_enabled()
+    states = torch.get_rng_state(), random.getstate(), np.random.get_state()  # noqa: NPY002
+    environment = dict(os.environ)
+    try:
+        with warnings.catch_warnings():
+            yield
+    finally:
+        torch.set_default_dtype(dtype)
+        if torch.get_default_device() != device:
+            torch.set_default_device(device)
+        torch.set_grad_enabled(is_grad)
+        if torch.get_num_threads() != threads:
+            torch.set_num_threads(threads)
+        torch.use_deterministic_algorithms(is_deterministic, warn_only=only_warns)
+        torch.set_rng_state(states[0])
+        random.setstate(states[1])
+        np.random.set_state(states[2])  # noqa: NPY002
+        if dict(os.environ) != environment:
+            os.environ.clear()
+            os.environ.update(environment)

@@ -1,0 +1,63 @@
+"""The catalogue of mutants, one pytest item each: run by `attnspec mutants`."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from attnspec.conformance.kills import chosen, false_alarms, kills
+from attnspec.conformance.mutants.dense import Dense, dense
+from attnspec.conformance.mutants.equivalent import EQUIVALENT
+from attnspec.conformance.mutants.registry import Mutant
+from attnspec.conformance.mutants.tiled import Tiled
+from attnspec.conformance.plugin import PROPERTY
+from attnspec.spec import Implementation
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Make one item per mutant, and one per correct implementation where all mutants are tried."""
+    pattern = metafunc.config.getoption("--attnspec-mutant")
+    part = metafunc.config.getoption("--attnspec-part")
+    if "mutant" in metafunc.fixturenames:
+        mutants = chosen(pattern, part)
+        metafunc.parametrize("mutant", [pytest.param(each, id=each.id) for each in mutants])
+    else:
+        right = correct() if not pattern and part == "1/1" else {}
+        metafunc.parametrize("name", list(right))
+
+
+def correct() -> dict[str, Callable[[], Implementation]]:
+    """Implementations that are right, by name."""
+    from attnspec import implementations
+
+    on_cpu = ("eager", "sdpa", "sdpa_math", "sdpa_flash", "compiled")
+    found: dict[str, Callable[[], Implementation]] = {
+        name: lambda name=name: implementations.load(name) for name in on_cpu
+    }
+    found["dense"] = lambda: dense("dense", Dense())
+    found["tiled"] = lambda: dense("tiled", Tiled())
+    return found | {each.id: lambda each=each: each.subject for each in EQUIVALENT}
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+def test_mutant(mutant: Mutant, request: pytest.FixtureRequest) -> None:
+    """Try all laws on one mutant, which some law has to break."""
+    told = kills(mutant)
+    request.node.user_properties.append((PROPERTY, told.to_json()))
+    assert told.first, f"no law breaks {mutant.id}: {mutant.title}"
+    missed = sorted(set(mutant.kills).difference(told.pinned))
+    assert not missed, f"{mutant.id} is said to be killed by {', '.join(missed)}"
+
+
+def test_correct(name: str, request: pytest.FixtureRequest) -> None:
+    """Try all laws on one implementation that is right, which none may break."""
+    subject = correct()[name]()
+    if (reason := subject.unavailable()) is not None:
+        pytest.skip(f"not available here: {reason}")
+    told = false_alarms(name, subject)
+    request.node.user_properties.append((PROPERTY, told.to_json()))
+    assert not told.first, f"{told.first} rejects {name}, which is right: {told.case}"
