@@ -56,6 +56,7 @@ SEQUENCE = Case(queries=65, keys=65, d_head=16, d_value=16, dtype=F32, backward=
         SMALL.but(mask=Mask(pattern=MaskPattern.RANDOM, shape=MaskShape.FULL)),
         SMALL.but(mask=Mask(pattern=MaskPattern.EMPTY_ROWS, shape=MaskShape.HEADS)),
         SMALL.but(mask=HIDING),
+        SMALL.but(scale=-0.7),
         SMALL.but(mask=Mask(pattern=MaskPattern.PADDING, shape=MaskShape.KEYS), is_causal=True),
         *every(GROUPED, dtype=DTYPES, is_causal=(True,)),
         *every(

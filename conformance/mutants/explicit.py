@@ -115,10 +115,10 @@ class Explicit(Dense):
 
         d_query, d_key, d_value = torch.zeros_like(q), torch.zeros_like(k), torch.zeros_like(v)
         for at in self.tiles(k.shape[2]):
-            d_query = d_query + self.to_query(dt[..., at], k[:, :, at], scale)
+            d_query = self.add(d_query, self.to_query(dt[..., at], k[:, :, at], scale))
         for at in self.tiles(q.shape[2]):
-            d_key = d_key + self.to_key(dt[:, :, at], q[:, :, at], scale)
-            d_value = d_value + self.to_value(p[:, :, at], grad[:, :, at])
+            d_key = self.add(d_key, self.to_key(dt[:, :, at], q[:, :, at], scale))
+            d_value = self.add(d_value, self.to_value(p[:, :, at], grad[:, :, at]))
         d_key = self.join_heads(d_key, done.key)
         d_value = self.join_heads(d_value, done.value)
         d_mask = None
@@ -198,6 +198,10 @@ class Explicit(Dense):
     def tiles(self, length: int) -> list[slice]:
         """The tiles over which a gradient is summed."""
         return [slice(start, start + self.tile) for start in range(0, length, self.tile)]
+
+    def add(self, total: torch.Tensor, part: torch.Tensor) -> torch.Tensor:
+        """What one tile adds to a gradient."""
+        return total + part
 
     def to_query(self, dt: torch.Tensor, key: torch.Tensor, scale: float) -> torch.Tensor:
         """Form dQ = scale dt K."""
