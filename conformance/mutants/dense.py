@@ -65,6 +65,8 @@ class Dense:
 
     def cap(self, scores: torch.Tensor, softcap: float) -> torch.Tensor:
         """Scaled scores pressed into (-softcap, softcap), before anything is added to them."""
+        if not softcap > 0:
+            raise ValueError(f"softcap must be positive, got {softcap}")
         return softcap * torch.tanh(scores / softcap)
 
     def lean(self, scores: torch.Tensor, slopes: torch.Tensor) -> torch.Tensor:
@@ -78,6 +80,8 @@ class Dense:
 
     def window(self, left: int | None, right: int | None, queries: int, keys: int) -> torch.Tensor:
         """Key j from query i iff i - left ≤ j ≤ i + right."""
+        if any(side is not None and side < 0 for side in (left, right)):
+            raise ValueError(f"window must not be negative, got {(left, right)}")
         after = self.displacement(queries, keys)
         visible = torch.ones_like(after, dtype=torch.bool)
         visible = visible if left is None else visible & (after >= -left)
@@ -88,7 +92,9 @@ class Dense:
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """One more key, whose score is the logit of its head and which has no value."""
         logit = sinks[None, :, None, None].expand(*scores.shape[:3], 1)
-        return torch.cat([scores, logit], -1), torch.nn.functional.pad(visible, (0, 1), value=True)
+        # minus infinity is no sink at all
+        visible = torch.cat([visible.expand(scores.shape), logit != -torch.inf], -1)
+        return torch.cat([scores, logit], -1), visible
 
     def drop(self, weights: torch.Tensor, dropout_p: float) -> torch.Tensor:
         """Each weight is zero with probability p, else divided by 1 - p."""
@@ -136,7 +142,8 @@ class Dense:
         """Exponentials over their sum; a row that reads nothing has no weights."""
         if scores.shape[-1] == 0:
             return scores
-        peak = self.peak(scores)
+        # a shift that cancels has no derivative: to take one would add what rounding leaves of it
+        peak = self.peak(scores).detach()
         weights = torch.exp(scores - torch.where(visible.any(-1, keepdim=True), peak, 0.0))
         total = self.total(weights)
         return weights / torch.where(visible.any(-1, keepdim=True), total, 1.0)

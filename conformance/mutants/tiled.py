@@ -53,7 +53,8 @@ class Tiled(Dense):
                 full = bias.expand_as(everything)
                 scores = self.add_bias(scores, full[..., part])
             scores = self.hide(scores, visible[..., part])
-            grown = self.grow(peak, scores)
+            # a shift that cancels has no derivative, as in Dense
+            grown = self.grow(peak, scores).detach()
             safe = torch.where(grown == -torch.inf, 0.0, grown)
             weights, shrink = torch.exp(scores - safe), torch.exp(peak - safe)
             total = self.shrink_total(total, shrink) + self.tile_total(weights)
