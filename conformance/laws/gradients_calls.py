@@ -6,6 +6,7 @@ import torch
 
 from attnspec.conformance.compare import check_equal
 from attnspec.conformance.law import Judged, law
+from attnspec.conformance.laws.attention_sides import plain
 from attnspec.conformance.laws.gradients_sides import (
     BACKWARD,
     DTYPES,
@@ -56,7 +57,9 @@ def strided(grad: torch.Tensor) -> dict[str, torch.Tensor]:
         SMALL.but(mask=PADDING, seed=1),
         *every(SMALL.but(queries=17, keys=65), seed=range(4)),
     ),
-    explore=cases(always=BACKWARD, sometimes=FEATURES, lengths=SHORT, layouts=tuple(Layout)),
+    explore=cases(
+        always=BACKWARD, sometimes=FEATURES, lengths=SHORT, layouts=tuple(Layout), only=plain
+    ),
     needs={Feature.BACKWARD},
     cost=9,
 )
@@ -95,7 +98,7 @@ def law_the_layout_of_the_incoming_gradient_means_nothing(subject: Subject, case
         sometimes=FEATURES,
         lengths=SHORT,
         layouts=tuple(Layout),
-        only=lambda case: case.layouts != Layouts(),
+        only=lambda case: plain(case) and case.layouts != Layouts(),
     ),
     needs={Feature.BACKWARD},
     cost=4,
@@ -119,7 +122,7 @@ def law_the_layout_of_the_operands_means_nothing_backward(subject: Subject, case
         SMALL.but(softcap=2.0, sinks=True),
         SMALL.but(queries=17, keys=65),
     ),
-    explore=cases(always=BACKWARD, sometimes=FEATURES, lengths=SHORT),
+    explore=cases(always=BACKWARD, sometimes=FEATURES, lengths=SHORT, only=plain),
     needs={Feature.BACKWARD},
     cost=6,
 )
@@ -157,7 +160,7 @@ def law_backward_passes_know_nothing_of_each_other(subject: Subject, case: Case)
         SMALL.but(softcap=2.0, sinks=True),
         SMALL.but(queries=17, keys=65),
     ),
-    explore=cases(always=BACKWARD, sometimes=FEATURES, lengths=SHORT),
+    explore=cases(always=BACKWARD, sometimes=FEATURES, lengths=SHORT, only=plain),
     needs={Feature.BACKWARD},
     cost=6,
 )
@@ -190,7 +193,7 @@ def law_a_second_backward_pass_gives_its_own_gradients(subject: Subject, case: C
         SMALL.but(mask=PADDING, softcap=2.0),
         SMALL.but(queries=17, keys=65),
     ),
-    explore=cases(always=BACKWARD, sometimes=FEATURES, lengths=SHORT),
+    explore=cases(always=BACKWARD, sometimes=FEATURES, lengths=SHORT, only=plain),
     needs={Feature.BACKWARD},
     cost=9,
 )
@@ -217,17 +220,17 @@ def law_each_gradient_may_be_asked_alone(subject: Subject, case: Case) -> None:
         SMALL.but(queries=17, keys=65, return_lse=True),
         SMALL.but(queries=65, keys=17, sinks=True),
     ),
-    explore=cases(always=BACKWARD, sometimes=(*FEATURES, Feature.LSE), lengths=SHORT),
+    explore=cases(always=BACKWARD, sometimes=(*FEATURES, Feature.LSE), lengths=SHORT, only=plain),
     needs={Feature.BACKWARD},
     cost=4,
 )
 def law_asking_for_gradients_changes_no_output(subject: Subject, case: Case) -> None:
     """GRD-17: the output is that of the call without gradients, and asks for none where none do."""
     call = subject.draw(case, backward=True)
-    plain = subject.call(call)
-    if plain.requires_grad:
+    bare = subject.call(call)
+    if bare.requires_grad:
         raise Violation("the output must not require a gradient where no operand does")
-    subject.judge(call, plain, "wrong without gradients")
+    subject.judge(call, bare, "wrong without gradients")
     out, _ = subject.differentiate(call, incoming(case), wrt=gradients_of(subject, case))
     subject.judge(call, out, "the output is another one where gradients are asked for")
     with torch.no_grad():

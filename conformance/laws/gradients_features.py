@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from attnspec.conformance.law import Judged, law
-from attnspec.conformance.laws.attention_sides import readable
+from attnspec.conformance.laws.attention_sides import plain, readable
 from attnspec.conformance.laws.gradients_sides import (
     BACKWARD,
     DTYPES,
@@ -67,6 +67,7 @@ PAIRS = tuple(
         always=(*BACKWARD, Feature.SOFTCAP),
         sometimes=(Feature.WINDOW, Feature.SINKS, Feature.ALIBI),
         lengths=LENGTHS,
+        only=plain,
     ),
     needs={Feature.BACKWARD, Feature.SOFTCAP},
     cost=3,
@@ -97,6 +98,7 @@ def law_gradients_go_through_the_softcap(subject: Subject, case: Case) -> None:
         always=(*BACKWARD, Feature.SINKS),
         sometimes=(Feature.WINDOW, Feature.SOFTCAP, Feature.ALIBI),
         lengths=LENGTHS,
+        only=plain,
     ),
     needs={Feature.BACKWARD, Feature.SINKS},
     cost=4,
@@ -146,6 +148,7 @@ def law_sinks_take_their_share_of_gradients(subject: Subject, case: Case) -> Non
         always=(*BACKWARD, Feature.WINDOW, Feature.ALIBI),
         sometimes=(Feature.SOFTCAP, Feature.SINKS),
         lengths=LENGTHS,
+        only=plain,
     ),
     needs={Feature.BACKWARD},
     cost=3,
@@ -166,7 +169,7 @@ def law_gradients_go_through_windows_and_slopes(subject: Subject, case: Case) ->
     "GRD-21",
     judges=Judged.ATTENTION,
     pinned=PAIRS,
-    explore=cases(always=(*BACKWARD, *FEATURES), lengths=(1, 2, 5, 9, 17, 33)),
+    explore=cases(always=(*BACKWARD, *FEATURES), lengths=(1, 2, 5, 9, 17, 33), only=plain),
     needs={Feature.BACKWARD},
     cost=3,
 )

@@ -11,6 +11,7 @@ from jaxtyping import Float
 
 from attnspec.conformance.call import Call
 from attnspec.conformance.compare import check_close, is_evidence
+from attnspec.conformance.laws.attention_sides import plain
 from attnspec.conformance.oracle_gradients import ExpectedGradients, Gradient
 from attnspec.conformance.subject import WRT, Subject
 from attnspec.conformance.tally import NotClaimed
@@ -41,6 +42,11 @@ AXES = {
 
 KINDS = ("normal", "one hot", "constant", "large", "small", "spiked")
 """The kinds of incoming gradients."""
+
+
+def biased(case: Case) -> bool:
+    """True for plain cases that kept their float mask."""
+    return case.mask is not None and case.mask.kind is MaskKind.FLOAT and plain(case)
 
 
 def incoming(

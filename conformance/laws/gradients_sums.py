@@ -3,7 +3,7 @@
 import torch
 
 from attnspec.conformance.law import Judged, law
-from attnspec.conformance.laws.attention_sides import grid, per_head, readable
+from attnspec.conformance.laws.attention_sides import grid, per_head, plain, readable
 from attnspec.conformance.laws.gradients_sides import (
     BACKWARD,
     DTYPES,
@@ -15,6 +15,7 @@ from attnspec.conformance.laws.gradients_sides import (
     SMALL,
     TINIEST,
     Found,
+    biased,
     check_gradients,
     check_part,
     evident_gradients,
@@ -72,7 +73,7 @@ def added(numbers: torch.Tensor, *axes: int) -> tuple[torch.Tensor, torch.Tensor
         patterns=(MaskPattern.BIAS,),
         families=TAME,
         lengths=LENGTHS,
-        only=lambda case: case.mask is not None and case.mask.kind is MaskKind.FLOAT,
+        only=biased,
     ),
     needs={Feature.BACKWARD, Feature.MASK},
     cost=3,
@@ -107,7 +108,7 @@ def law_the_gradients_of_a_row_of_scores_cancel(subject: Subject, case: Case) ->
         SMALL.but(queries=17, keys=129),
         GROUPED.but(queries=65, keys=65, d_head=32, d_value=32),
     ),
-    explore=cases(always=BACKWARD, sometimes=UNCAPPED, families=TAME, lengths=LENGTHS),
+    explore=cases(always=BACKWARD, sometimes=UNCAPPED, families=TAME, lengths=LENGTHS, only=plain),
     needs={Feature.BACKWARD},
     cost=3,
 )
@@ -160,7 +161,12 @@ def law_gradients_balance(subject: Subject, case: Case) -> None:
         GROUPED.but(heads=6, kv_heads=2, sinks=True, alibi=True),
     ),
     explore=cases(
-        always=BACKWARD, sometimes=FEATURES, grouped=True, families=TAME, lengths=LENGTHS
+        always=BACKWARD,
+        sometimes=FEATURES,
+        grouped=True,
+        families=TAME,
+        lengths=LENGTHS,
+        only=plain,
     ),
     needs={Feature.BACKWARD, Feature.GQA},
     cost=5,
@@ -207,7 +213,7 @@ def _nan(expected: ExpectedGradients, name: str) -> torch.Tensor | None:
         SMALL.but(queries=33, keys=65, dtype=F16),
         SMALL.but(queries=65, keys=33, dtype=F64),
     ),
-    explore=cases(always=BACKWARD, sometimes=FEATURES, families=TAME, lengths=LENGTHS),
+    explore=cases(always=BACKWARD, sometimes=FEATURES, families=TAME, lengths=LENGTHS, only=plain),
     needs={Feature.BACKWARD},
     cost=8,
 )

@@ -6,7 +6,7 @@ import torch
 
 from attnspec.conformance.call import Call
 from attnspec.conformance.law import Judged, law
-from attnspec.conformance.laws.attention_sides import readable
+from attnspec.conformance.laws.attention_sides import plain, readable
 from attnspec.conformance.laws.gradients_sides import (
     BACKWARD,
     DTYPES,
@@ -70,6 +70,7 @@ def unread(subject: Subject, call: Call, rows: torch.Tensor | None = None) -> to
         patterns=HIDING,
         families=TAME,
         lengths=LENGTHS,
+        only=plain,
     ),
     needs={Feature.BACKWARD},
     cost=3,
@@ -114,6 +115,7 @@ def law_keys_that_nobody_reads_have_no_gradient(subject: Subject, case: Case) ->
         patterns=(MaskPattern.EMPTY_ROWS,),
         families=TAME,
         lengths=LENGTHS,
+        only=plain,
     ),
     needs={Feature.BACKWARD},
     cost=4,
@@ -148,7 +150,9 @@ def law_an_empty_row_takes_no_part_in_gradients(subject: Subject, case: Case) ->
         SMALL.but(sinks=True),
         SMALL.but(queries=17, keys=65),
     ),
-    explore=cases(always=BACKWARD, sometimes=FEATURES, families=TAME, lengths=(1, 2, 5, 17, 65)),
+    explore=cases(
+        always=BACKWARD, sometimes=FEATURES, families=TAME, lengths=(1, 2, 5, 17, 65), only=plain
+    ),
     needs={Feature.BACKWARD},
     cost=2,
 )
@@ -187,6 +191,7 @@ def law_no_incoming_gradient_gives_none(subject: Subject, case: Case) -> None:
         patterns=(*HIDING, MaskPattern.RANDOM),
         families=TAME,
         lengths=LENGTHS,
+        only=plain,
     ),
     needs={Feature.BACKWARD},
     cost=3,
@@ -225,7 +230,12 @@ def law_a_gradient_reaches_only_what_its_row_reads(subject: Subject, case: Case)
         SMALL.but(queries=17, keys=129, is_causal=True),
     ),
     explore=cases(
-        always=BACKWARD, sometimes=FEATURES, patterns=HIDING, families=TAME, lengths=LENGTHS
+        always=BACKWARD,
+        sometimes=FEATURES,
+        patterns=HIDING,
+        families=TAME,
+        lengths=LENGTHS,
+        only=plain,
     ),
     needs={Feature.BACKWARD},
     cost=6,
