@@ -51,7 +51,7 @@ import torch
 from jaxtyping import Bool, Float64
 
 from attnspec.conformance.bounds_scores import PerRow, Weights
-from attnspec.conformance.roundoff import LOG_ERROR, Roundoff, inverse, theta
+from attnspec.conformance.roundoff import LOG_ERROR, Roundoff, compound, inverse, theta
 
 Mixed = Float64[torch.Tensor, "batch heads rows d_value"]
 
@@ -130,8 +130,8 @@ def forward_bound(
         N = torch.where(is_hopeless, most, torch.minimum(N, most))
 
     # PRODUCT, SUM, OUTPUT
-    product = ((1 + r.u_p) * (1 + g) - 1) * N + (3 if r.stores_scores else 1) * r.f * floors
-    L = (1 + g) * (1 + r.u_l) - 1
+    product = compound(r.u_p, g) * N + (3 if r.stores_scores else 1) * r.f * floors
+    L = compound(g, r.u_l)
     L_row = L + weights.reads * (r.f if r.u_l else r.f_u)
     body = spread + product
     body = body + _inverse(L_row) * (O.abs() + body)
@@ -172,9 +172,9 @@ def mean_bound(
     h = min(math.expm1(r.exp * r.u * (1 + math.ceil(keys / 16)) + r.u_s), 0.5)
     spread = 2 * h * N / (1 - h)
     floors = 3 * r.f * keys * N
-    product = ((1 + r.u_p) * (1 + g) - 1) * N * (1 + h) / (1 - h) + floors
+    product = compound(r.u_p, g) * N * (1 + h) / (1 - h) + floors
     body = spread + product
-    body = body + inverse((1 + g) * (1 + r.u_l) - 1 + keys * r.f) * (mean.abs() + body)
+    body = body + inverse(compound(g, r.u_l) + keys * r.f) * (mean.abs() + body)
     return body + r.u_o * (mean.abs() + body) + r.f
 
 

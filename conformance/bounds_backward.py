@@ -78,7 +78,7 @@ from jaxtyping import Bool, Float64
 
 from attnspec.conformance.bounds import ForwardBound
 from attnspec.conformance.bounds_scores import Weights
-from attnspec.conformance.roundoff import Roundoff, theta
+from attnspec.conformance.roundoff import Roundoff, compound, theta
 from attnspec.conformance.rows import Rows
 
 SomeRows = Bool[torch.Tensor, "batch heads rows 1"]
@@ -168,7 +168,7 @@ def backward(
     # WEIGHTS
     safe = torch.where(w.H < 0.5, 1 / (1 - w.H.clamp(max=0.5)), 0.0)
     dp = torch.where(w.H < 0.5, (w.ph + p * w.H.clamp(max=0.5)) * safe, live).clamp(max=1)
-    rebuilt = (1 + r.u_s) * torch.exp((forward.lse_roundings + 2 * r.u).clamp(max=60)) - 1
+    rebuilt = torch.expm1((forward.lse_roundings + 2 * r.u + math.log1p(r.u_s)).clamp(max=60))
     e_p = dp + (p + dp) * rebuilt + floor * live
     p_most = p + e_p
 
@@ -190,7 +190,7 @@ def backward(
     O_bound = torch.where(undefined, 0.0, forward.O_bound)
     inner = O_bound + r.gamma(d_value + 4) * (forward.O.abs() + O_bound)
     from_output = (grad.abs() * inner).sum(-1, keepdim=True)
-    c = (1 + r.u_p) * (1 + r.gamma(2 * key.shape[-2] + 16)) * (1 + theta(3, r.u_s)) - 1
+    c = compound(r.u_p, r.gamma(2 * key.shape[-2] + 16), theta(3, r.u_s))
     from_weights = e_p * dP.abs() * live + p_most * e_dP + (c * p_most + r.f) * dP_most
     e_D = torch.maximum(from_output, from_weights.sum(-1, keepdim=True))
 
@@ -198,7 +198,7 @@ def backward(
     difference = dP - D
     dS = p * difference
     x = (difference.abs() + e_dP + e_D) * live
-    c = (1 + theta(4, r.u)) * (1 + theta(2, r.u_s)) - 1
+    c = compound(theta(4, r.u), theta(2, r.u_s))
     e_dS = e_p * x + p * e_dP + c * p_most * x + 2 * floor * live
     common = p * e_D
 
@@ -207,7 +207,7 @@ def backward(
     if w.slope is not None and w.slope_error is not None:
         dt, common_dt = dS * w.slope, common * w.slope
         e_dt = e_dS * (w.slope + w.slope_error) + (dS.abs() + common) * w.slope_error
-        c = (1 + theta(4, r.u)) * (1 + theta(3, r.u_s)) - 1
+        c = compound(theta(4, r.u), theta(3, r.u_s))
         steps = 1 + 2 * max(1.0, 1 / (rows.softcap or 1.0))
         e_dt = e_dt + c * (dt.abs() + e_dt + common_dt) + steps * floor * live
     mass = dt.abs() + e_dt + common_dt
@@ -300,9 +300,9 @@ def bounded(
         unit: the unit roundoff of the type in which the gradient is given.
         storable: the largest number of that type.
     """
-    c = (1 + r.gamma(2 * terms + 16)) * (1 + r.u_p) * (1 + theta(writes - 1, r.u_o))
-    c *= (1 + r.u_q) * (1 + theta(2, r.u_s)) if scale is not None else 1.0
-    bound = part.error + (c - 1) * part.mass + r.f * part.lost
+    c = compound(r.gamma(2 * terms + 16), r.u_p, theta(writes - 1, r.u_o))
+    c = compound(c, r.u_q, theta(2, r.u_s)) if scale is not None else c
+    bound = part.error + c * part.mass + r.f * part.lost
     bound = bound + unit * (part.exact.abs() + bound)
     floors = writes + (3 if r.stores_scores else 1)
     before = abs(scale or 0.0) * (r.f if r.stores_scores else r.f_u)

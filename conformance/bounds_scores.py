@@ -59,7 +59,7 @@ from dataclasses import dataclass
 import torch
 from jaxtyping import Bool, Float64
 
-from attnspec.conformance.roundoff import LOG_ERROR, TILE, Roundoff, theta
+from attnspec.conformance.roundoff import LOG_ERROR, TILE, Roundoff, compound, theta
 from attnspec.conformance.rows import Rows
 
 Scored = Float64[torch.Tensor, "batch heads rows keys"]
@@ -132,7 +132,7 @@ def _scores(rows: Rows, r: Roundoff) -> _Scores:
     raw = rows.query @ rows.key.mT
     magnitude = rows.query.abs() @ rows.key.abs().mT
     s, e = rows.scale * raw, size * magnitude
-    e *= (1 + r.gamma(d + 4)) * (1 + theta(3 if r.stores_scores else 1, r.u_q)) - 1
+    e *= compound(r.gamma(d + 4), theta(3 if r.stores_scores else 1, r.u_q))
     stretch = max(1.0, size)
     per_query = rows.query.abs().sum(-1, keepdim=True)
     per_key = rows.key.abs().sum(-1)[..., None, :]
@@ -257,13 +257,13 @@ def _cap(
     x, delta = size / cap, e / cap
     bent, near, far = x.tanh(), (x - delta).tanh(), (x + delta).tanh()
     tau_error = cap * (delta.tanh() * (1 - bent * near)).clamp(min=0)
-    eta = (1 + r.tanh * r.u) * (1 + r.u_s) - 1
-    products = (1 + eta) * (1 + theta(4, r.u)) * (1 + r.u_s) - 1
+    eta = compound(r.tanh * r.u, r.u_s)
+    products = compound(eta, theta(4, r.u), r.u_s)
     tau_error = rounded(tau_error, cap * bent, products)
     slope = 1 - bent.square()
     gentlest = 1 - near.clamp(min=0).square()
     slope_error = delta * (2 * far * gentlest).clamp(max=0.77)
-    square = (1 + eta) ** 2 * (1 + r.u) * (1 + r.u_s) - 1
+    square = compound(eta, eta, r.u, r.u_s)
     slope_error += square * far.square() + (r.u + r.u_s)
     return cap * t.sign() * bent, tau_error, slope, slope_error
 
@@ -280,10 +280,10 @@ def _add_bias(
         if bias is None:
             continue
         # two more in the accumulator for a change of base before the sum
-        relative = (1 + theta(conversions + 2, r.u)) * (1 + theta(stored, r.u_s)) - 1
+        relative = compound(theta(conversions + 2, r.u), theta(stored, r.u_s))
         e = e + relative * bias.abs()
         terms = terms + bias.abs()
-    once = (1 + r.u) * (1 + r.u_s) - 1
+    once = compound(r.u, r.u_s)
     if rows.mask_bias is not None and rows.alibi is not None:
         e = rounded(e, terms, once)
     bias = rows.bias

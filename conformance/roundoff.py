@@ -132,3 +132,8 @@ def inverse(error: float) -> float:
 def theta(count: float, unit: float) -> float:
     """θ: the relative error of a few roundings in a row."""
     return math.expm1(count * math.log1p(unit))
+
+
+def compound(*errors: float) -> float:
+    """Form (1 + a)(1 + b)… - 1, also where 1 + a is no float64 number but 1."""
+    return math.expm1(sum(map(math.log1p, errors)))
