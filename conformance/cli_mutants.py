@@ -115,8 +115,40 @@ def summarise(found: "Sequence[Kills]", console: Console, *, is_whole: bool) -> 
     for each in found:
         if not each.first:
             console.print(f"survived: {each.mutant}", highlight=False)
+    console.print(_likeness(found), highlight=False)
     if is_whole:
         _print_laws(found, console)
+        console.print(_styles(found))
+
+
+def _likeness(found: "Sequence[Kills]") -> str:
+    """How often the diagnosis names a bug, and how often the right one."""
+    named = [each for each in found if each.looks_like]
+    right = [each for each in named if each.mutant in each.looks_like]
+    others = [each for each in found if each.looks_like_others]
+    share = f" ({len(right) / len(named):.0%})" if named else ""
+    return (
+        f"looks like: {len(named)} of {len(found)} named, {len(right)} of them right{share}; "
+        f"without its own entry, {len(others)} look like another: "
+        f"{', '.join(each.mutant for each in others) or 'none'}"
+    )
+
+
+def _styles(found: "Sequence[Kills]") -> Table:
+    """The usual styles of testing beside the laws: what they catch, and what they reject."""
+    from attnspec.conformance.kills import CORRECT
+
+    right = [each for each in found if each.kind == CORRECT]
+    wrong = [each for each in found if each.kind == "attention"]
+    table = Table(title="Attention: rejected by", title_justify="left", pad_edge=False)
+    for title in ("", "mutants", "correct implementations"):
+        table.add_column(title, justify="right" if title else "left")
+    for style in dict.fromkeys(name for each in found for name in each.styles):
+        caught, alarms = (sum(bool(each.styles.get(style)) for each in x) for x in (wrong, right))
+        table.add_row(style, f"{caught} of {len(wrong)}", f"{alarms} of {len(right)}")
+    caught, alarms = (sum(bool(each.first) for each in some) for some in (wrong, right))
+    table.add_row("the laws", f"{caught} of {len(wrong)}", f"{alarms} of {len(right)}")
+    return table
 
 
 def _print_laws(found: "Sequence[Kills]", console: Console) -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from attnspec.conformance.check import check
+from attnspec.conformance.diagnosis import resembles
 from attnspec.conformance.effort import Effort
 from attnspec.conformance.law import Judged, Law, registered
 from attnspec.conformance.mutants.registry import Mutant, planted
@@ -59,6 +60,8 @@ class Kills:
         pinned: laws whose pinned cases kill it, with the number of the case.
         survived: laws that it passes on their pinned cases.
         silent: laws that say nothing of it.
+        looks_like: the mutants that it is found to look like, by what broke the first law.
+        looks_like_others: likewise among all mutants but itself.
         styles: why each of the usual styles of testing rejects it, or nothing; attention only.
     """
 
@@ -72,6 +75,8 @@ class Kills:
     pinned: dict[str, int] = field(default_factory=dict)
     survived: tuple[str, ...] = ()
     silent: tuple[str, ...] = ()
+    looks_like: tuple[str, ...] = ()
+    looks_like_others: tuple[str, ...] = ()
     styles: dict[str, str] = field(default_factory=dict)
 
     def to_json(self) -> str:
@@ -82,7 +87,7 @@ class Kills:
     def from_json(cls, line: str) -> "Kills":
         """The opposite of `to_json`."""
         given = json.loads(line)
-        for name in ("survived", "silent"):
+        for name in ("survived", "silent", "looks_like", "looks_like_others"):
             given[name] = tuple(given[name])
         return cls(**given)
 
@@ -146,9 +151,25 @@ def kills(mutant: Mutant) -> Kills:
         pinned=pinned,
         survived=tuple(survived),
         silent=tuple(silent),
+        **_likeness(mutant, pinned),
         styles=_styles(mutant.subject),
         **told,
     )
+
+
+def _likeness(mutant: Mutant, pinned: dict[str, int]) -> dict[str, tuple[str, ...]]:
+    """What the diagnosis says of a mutant, with its own entry in the catalogue and without."""
+    subject = subject_of(mutant, remembers=True)
+    if not pinned or not isinstance(subject, Subject):
+        return {}
+    record = _try(_laws()[next(iter(pinned))], subject, None)
+    if record.outcome is not Outcome.FAILED:
+        return {}
+    others = resembles(subject, without=frozenset({mutant.id}))
+    return {
+        "looks_like": tuple(each.id for each in resembles(subject)),
+        "looks_like_others": tuple(each.id for each in others),
+    }
 
 
 def false_alarms(name: str, subject: Implementation) -> Kills:

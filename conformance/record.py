@@ -62,6 +62,8 @@ class Record:
         figures: what was measured and not judged, by name.
         seed: with which cases were drawn that no run has drawn before; `None` where every run
             draws the same.
+        looks_like: ids of the planted bugs that answer as the subject does, on the failing call
+            and on others.
     """
 
     subject: str
@@ -81,6 +83,7 @@ class Record:
     link: str = ""
     figures: dict[str, float] = field(default_factory=dict)
     seed: int | None = None
+    looks_like: tuple[str, ...] = ()
 
     def to_json(self) -> str:
         """One line of JSON; infinities are written as strings, which JSON has no number for."""
@@ -98,7 +101,7 @@ class Record:
         """
         try:
             data = json.loads(line)
-            for name in ("clauses", "refused", "dtypes"):
+            for name in ("clauses", "refused", "dtypes", "looks_like"):
                 data[name] = tuple(data[name])
             data["outcome"] = Outcome(data["outcome"])
             data["worst"] = None if data["worst"] is None else float(data["worst"])

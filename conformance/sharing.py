@@ -65,6 +65,8 @@ def _content(value: Any) -> Any:
         return tuple(map(_content, value))
     if not isinstance(value, torch.Tensor):
         return value
-    numbers = value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy()
+    # contiguous() leaves the odd stride of a single number as it is
+    fresh = value.detach().cpu().clone(memory_format=torch.contiguous_format)
+    numbers = fresh.view(-1).view(torch.uint8).numpy()
     digest = hashlib.blake2b(numbers.data, digest_size=16).digest()
     return tuple(value.shape), value.dtype, value.device, digest

@@ -67,6 +67,8 @@ class Subject:
         device: the device on which cases are drawn.
         importing: a line of code that makes the name `attention` known to a snippet.
         last_call: the call made last, which is the one that a failing law speaks of.
+        resembled: the planted bugs that it was last found to look like.
+        diagnoses: how often it was compared with the whole catalogue.
         last_grad: the gradient that was handed back through it, and for which operands.
     """
 
@@ -78,6 +80,8 @@ class Subject:
     importing: str = ""
     last_call: Call | None = field(default=None, init=False)
     last_grad: tuple[torch.Tensor, tuple[str, ...]] | None = field(default=None, init=False)
+    resembled: tuple[Any, ...] = field(default=(), init=False)
+    diagnoses: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
         if not self.importing:

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from attnspec.conformance.check import check, check_deviation, deviations
 from attnspec.conformance.effort import Effort
 from attnspec.conformance.law import Law, registered
-from attnspec.conformance.record import Record
+from attnspec.conformance.process import restored
+from attnspec.conformance.record import Outcome, Record
 from attnspec.conformance.targets import Judgeable
 from attnspec.spec import Deviation
 
@@ -28,9 +29,16 @@ class Trial:
 
     def run(self, effort: Effort, seed: int | None = None) -> Record:
         """Try it; the seed is that of cases which differ from run to run."""
-        if self.deviation is not None:
-            return check_deviation(self.law, self.judged.subject, self.deviation)
-        return check(self.law, self.judged.subject, effort, seed)
+        with restored():
+            if self.deviation is not None:
+                return check_deviation(self.law, self.judged.subject, self.deviation)
+            record = check(self.law, self.judged.subject, effort, seed)
+        if record.outcome is not Outcome.FAILED:
+            return record
+        # the catalogue takes longer to import than a law to run
+        from attnspec.conformance.diagnosis import diagnosed
+
+        return diagnosed(record, self.judged.subject)
 
 
 def trials(subjects: Iterable[Judgeable], patterns: Sequence[str] = ()) -> list[Trial]:

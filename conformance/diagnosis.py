@@ -1,0 +1,278 @@
+"""Diagnosis: which planted bugs answer as a broken implementation does.
+
+The failing call is put to every mutant, and those that answer within the error bound of what the
+implementation answered are put to more calls beside it. What agrees on all of them, right and
+wrong, forward and backward, is what the implementation looks like. Nothing is said where nothing
+agrees, or too much.
+"""
+
+import copy
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from attnspec.conformance.call import Call
+from attnspec.conformance.inputs import draw
+from attnspec.conformance.mutants.registry import Mutant, planted
+from attnspec.conformance.process import restored
+from attnspec.conformance.record import Outcome, Record
+from attnspec.conformance.subject import WRT, Subject
+from attnspec.conformance.values import normal
+from attnspec.spec import (
+    Case,
+    Feature,
+    Implementation,
+    Layout,
+    Layouts,
+    Mask,
+    MaskKind,
+    MaskPattern,
+    MaskShape,
+    Values,
+)
+
+FEW = 3
+"""More bugs than this are not named: they say nothing."""
+
+PATIENCE = 60.0
+"""Seconds that a law may have taken for its failure to be looked into."""
+
+TRIES = 5
+"""How many failures of one subject are compared with the whole catalogue in vain."""
+
+Answer = dict[str, torch.Tensor]
+
+SMALL = Case(batch=2, heads=3, kv_heads=3, queries=5, keys=7, d_head=8, d_value=8)
+WIDE = SMALL.but(batch=1, heads=2, kv_heads=2, queries=33, keys=70, d_head=65, d_value=65)
+EXTRA = (
+    SMALL,
+    SMALL.but(queries=7, keys=5, is_causal=True),
+    SMALL.but(queries=5, keys=5, is_causal=True, values=Values.PEAKED),
+    SMALL.but(is_causal=True),
+    SMALL.but(queries=1, values=Values.ONE_HOT),
+    SMALL.but(heads=6, kv_heads=2, keys=17),
+    SMALL.but(heads=12, kv_heads=4, batch=4),
+    SMALL.but(d_value=3),
+    SMALL.but(mask=Mask(shape=MaskShape.FULL)),
+    SMALL.but(mask=Mask(pattern=MaskPattern.EMPTY_ROWS, shape=MaskShape.RANK_3)),
+    SMALL.but(mask=Mask(pattern=MaskPattern.LEFT_PADDING, shape=MaskShape.KEYS), is_causal=True),
+    SMALL.but(mask=Mask(kind=MaskKind.FLOAT, pattern=MaskPattern.BIAS, shape=MaskShape.HEADS)),
+    SMALL.but(scale=-0.7),
+    SMALL.but(scale=2.0, values=Values.TIES),
+    SMALL.but(keys=19, values=Values.OFFSET),
+    SMALL.but(keys=40, values=Values.GROWING),
+    SMALL.but(values=Values.NEGATIVE, keys=33),
+    SMALL.but(keys=0),
+    WIDE,
+    WIDE.but(d_head=128, d_value=128, queries=129),
+    WIDE.but(values=Values.PEAKED, queries=70, is_causal=True),
+    SMALL.but(layouts=Layouts(query=Layout.HEADS_INSIDE, key=Layout.TRANSPOSED)),
+    SMALL.but(layouts=Layouts(value=Layout.SLICED, key=Layout.EXPANDED)),
+    SMALL.but(window=(2, 1), queries=9, keys=9),
+    SMALL.but(window=(3, 0), queries=4, keys=9, is_causal=True),
+    SMALL.but(softcap=1.5, values=Values.PEAKED, mask=Mask(shape=MaskShape.FULL)),
+    SMALL.but(sinks=True, return_lse=True),
+    SMALL.but(alibi=True, heads=6, kv_heads=6),
+    SMALL.but(return_lse=True),
+)
+"""What is asked beside the failing call."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """A call, the gradient that is handed back through it, and how far apart equal answers lie."""
+
+    case: Case | None
+    call: Call
+    grad_out: torch.Tensor | None
+    wrt: tuple[str, ...]
+    slack: Answer
+
+
+def diagnosed(record: Record, subject: Any) -> Record:
+    """Add to the record of a broken law which planted bugs the subject looks like.
+
+    A bug that was named once is tried alone when the next law breaks, and after a few laws for
+    which none could be named no more are looked for: a broken subject breaks many laws.
+
+    Args:
+        record: of any outcome and kind of subject; returned as it is where nothing is to be said.
+        subject: on which the law has just been tried.
+    """
+    if record.outcome is not Outcome.FAILED or not isinstance(subject, Subject):
+        return record
+    if record.seconds.get("total", 0.0) > PATIENCE:
+        return record
+    found = resembles(subject, among=subject.resembled) if subject.resembled else []
+    if not found and subject.diagnoses < TRIES:
+        subject.diagnoses += 1
+        found = resembles(subject)
+    if not found:
+        return record
+    subject.resembled = tuple(found)
+    return replace(
+        record,
+        looks_like=tuple(each.id for each in found),
+        message=f"{record.message}\n\n{sentence(found)}",
+    )
+
+
+def resembles(
+    subject: Subject,
+    *,
+    among: Sequence[Mutant] | None = None,
+    without: frozenset[str] = frozenset(),
+) -> list[Mutant]:
+    """Name the few mutants that answer as a subject does, beginning with its last call.
+
+    Args:
+        subject: whose `last_call` broke a law.
+        among: the mutants that are considered; `None` is all of them.
+        without: ids of mutants that are not.
+
+    Returns:
+        At most `FEW`, none where nothing, or more, agrees.
+    """
+    import attnspec.conformance.mutants  # noqa: F401  (registers them)
+
+    if subject.last_call is None or subject.last_call.dropout_p > 0:
+        return []
+    grad_out, wrt = subject.last_grad or (None, ())
+    first = _question(subject, None, subject.last_call, grad_out, wrt)
+    if first is None:
+        return []
+    given = _answer(subject.implementation, first)
+    if given is None or _is_right(subject, first, given):
+        return []
+    alike = [
+        mutant
+        for mutant in (planted().values() if among is None else among)
+        if isinstance(mutant.subject, Implementation)
+        and mutant.id not in without
+        and _agree(given, _answer(mutant.subject, first), first.slack)
+    ]
+    for question in _more(subject):
+        if not alike:
+            break
+        given = _answer(subject.implementation, question)
+        alike = [mutant for mutant in alike if _agrees(mutant, question, given)]
+    return alike if len(alike) <= FEW else []
+
+
+def _more(subject: Subject) -> Iterator[Question]:
+    """What else is put to a subject, within its claims."""
+    dtype = max(subject.implementation.dtypes, key=lambda each: torch.finfo(each).bits)
+    for case in EXTRA:
+        case = case.but(dtype=dtype, device=subject.device)
+        if Feature.BACKWARD in subject.implementation.features:
+            case = case.but(backward=True)
+        if subject.refuses(case) is not None:
+            case = case.but(d_value=case.d_head, layouts=Layouts())
+        if subject.refuses(case) is None:
+            call = draw(case)
+            shape = (*call.query.shape[:3], call.value.shape[3])
+            grad_out = normal(case, "grad_out", *shape).to(call.value) if case.backward else None
+            question = _question(subject, case, call, grad_out, WRT)
+            if question is not None:
+                yield question
+
+
+def _question(
+    subject: Subject,
+    case: Case | None,
+    call: Call,
+    grad_out: torch.Tensor | None,
+    wrt: tuple[str, ...],
+) -> Question | None:
+    """A question with its slack: two answers may each be off by their bound."""
+    try:
+        expected = subject.oracle(call, subject.implementation.profile)
+        slack = {"out": 2 * expected.bound, "lse": 2 * expected.lse_bound}
+        if grad_out is not None:
+            due = subject.oracle_gradients(call, grad_out, subject.implementation.profile)
+            for name in wrt:
+                slack[name] = 2 * getattr(due, name).bound
+    except (RuntimeError, TypeError, ValueError):
+        # what the law handed to the subject may be refused on purpose, and has no answer
+        return None
+    return Question(case, call, grad_out, wrt, slack)
+
+
+def _answer(implementation: Implementation, question: Question) -> Answer | None:
+    """What an implementation answers, or nothing where it raises."""
+    # some write to their arguments, and some to what they share with everyone
+    call, grad_out = copy.deepcopy((question.call, question.grad_out))
+    wrt = question.wrt if grad_out is not None else ()
+    leaves = {name: getattr(call, name).detach().requires_grad_() for name in wrt}
+    try:
+        with restored(), torch.enable_grad():
+            given = call.but(**leaves)
+            found = implementation.attention(
+                given.query, given.key, given.value, **given.keywords()
+            )
+            out, lse = found if isinstance(found, tuple) else (found, None)
+            answer = {"out": out.detach()} if lse is None else {"out": out, "lse": lse.detach()}
+            if out.requires_grad:
+                gradients = torch.autograd.grad(
+                    out, list(leaves.values()), grad_out, allow_unused=True
+                )
+                for name, gradient in zip(wrt, gradients, strict=True):
+                    answer[name] = torch.zeros(()) if gradient is None else gradient
+    except Exception:
+        return None
+    return answer
+
+
+def _is_right(subject: Subject, question: Question, given: Answer) -> bool:
+    """True where an answer is within its bound: then there is nothing to compare with."""
+    profile = subject.implementation.profile
+    expected = subject.oracle(question.call, profile)
+    exact = {"out": expected.out, "lse": expected.lse}
+    if question.grad_out is not None:
+        due = subject.oracle_gradients(question.call, question.grad_out, profile)
+        exact |= {name: getattr(due, name).exact for name in question.wrt}
+    halves = {name: each / 2 for name, each in question.slack.items()}
+    return _agree(given, {name: exact[name] for name in given}, halves)
+
+
+def _agrees(mutant: Mutant, question: Question, given: Answer | None) -> bool:
+    """True where a mutant answers alike, or claims nothing of the kind."""
+    if question.case is not None and mutant.subject.refuses(question.case) is not None:
+        return True
+    return _agree(given, _answer(mutant.subject, question), question.slack)
+
+
+def _agree(one: Answer | None, two: Answer | None, slack: Answer) -> bool:
+    """True where two answers are the same but for rounding."""
+    if one is None or two is None:
+        return one is two
+    return (
+        all(_same(one[name], two[name], slack[name]) for name in one.keys() & two.keys())
+        and one.keys() == two.keys()
+    )
+
+
+def _same(one: Any, two: Any, slack: torch.Tensor) -> bool:
+    if not (isinstance(one, torch.Tensor) and isinstance(two, torch.Tensor)):
+        return False
+    if one.shape != two.shape or one.shape != slack.shape:
+        return one.shape == two.shape and torch.equal(one.double(), two.double())
+    left, right = one.detach().double(), two.detach().double()
+    # the bound of an element is that of its right answer: wrong ones are as far apart as any, and
+    # the farther, the larger they are
+    widest = torch.where(slack.isfinite(), slack, 0.0).amax() if slack.numel() else 0.0
+    room = widest * (1 + torch.maximum(left.abs(), right.abs()).nan_to_num(0.0, 0.0, 0.0))
+    room = torch.where(slack.isfinite(), room, torch.inf)
+    close = ((left - right).abs() <= room) | (left == right) | (left.isnan() & right.isnan())
+    return bool(close.all())
+
+
+def sentence(mutants: Sequence[Mutant]) -> str:
+    """What a report says: "looks like MSK-01, causal mask aligned upper-left; seen in …"."""
+    told = [
+        f"{mutant.id}, {mutant.title}" + (f"; seen in {mutant.source}" if mutant.source else "")
+        for mutant in mutants
+    ]
+    return "looks like " + "\n        or ".join(told) if told else ""

@@ -1,0 +1,153 @@
+"""The diagnosis: it names the planted bug that a broken function shares, and otherwise nothing."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+import attnspec.conformance.laws
+import attnspec.conformance.mutants  # noqa: F401
+from attnspec.conformance.check import check
+from attnspec.conformance.diagnosis import FEW, TRIES, diagnosed, resembles, sentence
+from attnspec.conformance.law import Judged, registered
+from attnspec.conformance.mutants.dense import Dense, dense
+from attnspec.conformance.mutants.registry import planted
+from attnspec.conformance.record import Outcome, Record
+from attnspec.conformance.subject import Subject
+from attnspec.conformance.targets import Judgeable, declare
+from attnspec.conformance.trials import trials
+
+
+def written(mistake):
+    """A function such as anyone writes, in the storage type, with one of some mistakes."""
+
+    def attention(query, key, value, attn_mask=None, is_causal=False, scale=None):
+        if scale is None:
+            scale = query.shape[-1] if mistake == "inverse" else max(query.shape[-1], 1) ** -0.5
+        scores = torch.einsum("bhqd,bhkd->bhqk", query.double() * scale, key.double())
+        if mistake == "twice":
+            scores = scores * scale
+        visible = torch.ones(scores.shape[-2:], dtype=torch.bool)
+        if is_causal:
+            shift = {"leak": 1, "aligned": key.shape[2] - query.shape[2]}.get(mistake, 0)
+            visible = visible.tril(shift)
+        if attn_mask is not None and attn_mask.dtype == torch.bool:
+            visible = visible & (~attn_mask if mistake == "polarity" else attn_mask)
+        elif attn_mask is not None:
+            visible = visible & (attn_mask != -torch.inf)
+            scores = scores + attn_mask
+        empty = ~visible.any(-1, keepdim=True)
+        scores = scores.masked_fill(~visible, -torch.inf).masked_fill(empty, 0.0)
+        weights = scores.softmax(-1).masked_fill(empty, 0.0)
+        if mistake == "own":
+            weights = weights.square()
+        return (weights @ value.double()).to(value.dtype)
+
+    return Subject(declare(f"written_{mistake}", attention))
+
+
+def failed(subject):
+    """The record of the first law that a subject breaks, tried as in a run."""
+    for trial in trials([Judgeable(kind=Judged.ATTENTION, subject=subject)]):
+        record = trial.run("smoke")
+        if record.outcome is Outcome.FAILED:
+            return record
+    raise AssertionError("no law is broken")
+
+
+@pytest.mark.parametrize(
+    ("mistake", "bug"),
+    [
+        ("polarity", "own-mask-polarity"),
+        ("leak", "own-causal-one-too-many"),
+        ("twice", "SCL-04"),
+        ("aligned", "own-causal-lower-right"),
+    ],
+)
+def test_a_function_of_somebody_else_looks_like_the_bug_that_it_shares(mistake, bug):
+    record = failed(written(mistake))
+    assert bug in record.looks_like, record.message
+    assert len(record.looks_like) <= FEW
+    assert f"looks like {record.looks_like[0]}, " in record.message
+    assert Record.from_json(record.to_json()) == record
+
+
+def test_a_bug_that_is_not_in_the_catalogue_looks_like_nothing():
+    record = failed(written("own"))
+    assert record.looks_like == ()
+    assert "looks like" not in record.message
+
+
+def test_a_call_that_is_answered_right_looks_like_nothing():
+    subject = written("none")
+    subject.call(subject.draw(registered()["weights-sum-to-one"].pinned[0]))
+    assert resembles(subject) == []
+    assert resembles(Subject(dense("dense", Dense()))) == []
+
+
+def test_the_failing_call_is_what_it_was_after_all_mutants_had_it():
+    subject = written("own")
+    check(registered()["output-equals-the-definition"], subject, None)
+    before = {
+        name: (each.clone(), each.stride()) for name, each in subject.last_call.tensors.items()
+    }
+    resembles(subject)
+    for name, each in subject.last_call.tensors.items():
+        assert torch.equal(each, before[name][0])
+        assert each.stride() == before[name][1]
+
+
+def test_more_than_a_few_are_not_named():
+    bug = planted()["own-mask-polarity"]
+    subject = Subject(bug.subject)
+    check(registered()[bug.kills[0]], subject, None)
+    copies = [replace(bug, id=f"copy-{number}") for number in range(FEW + 1)]
+    assert len(resembles(subject, among=copies[:FEW])) == FEW
+    assert resembles(subject, among=copies) == []
+
+
+@pytest.mark.parametrize("name", ["own-tile-sum", "own-mask-polarity", "own-group-modulo"])
+def test_a_mutant_is_itself_and_without_its_entry_nothing(name):
+    bug = planted()[name]
+    subject = Subject(bug.subject)
+    check(registered()[bug.kills[0]], subject, None)
+    assert [each.id for each in resembles(subject)] == [name]
+    assert resembles(subject, without=frozenset({name})) == []
+
+
+def test_a_subject_that_raises_or_answers_with_no_tensor_is_not_compared():
+    def raises(query, key, value, **options):
+        raise RuntimeError("no")
+
+    def nothing(query, key, value, **options):
+        return None
+
+    for wrong in (raises, nothing):
+        subject = Subject(dense("wrong", wrong))
+        check(registered()["weights-sum-to-one"], subject, None)
+        assert resembles(subject) == []
+
+
+def test_a_bug_that_was_named_is_tried_first_and_the_search_ends():
+    subject = written("own")
+    law = registered()["weights-sum-to-one"]
+    for _ in range(TRIES + 2):
+        diagnosed(check(law, subject, None), subject)
+    assert subject.diagnoses == TRIES
+    subject = written("polarity")
+    first = registered()["true-means-readable"]
+    assert diagnosed(check(first, subject, None), subject).looks_like
+    assert diagnosed(check(first, subject, None), subject).looks_like
+    assert subject.diagnoses == 1
+
+
+def test_what_passed_is_returned_as_it_is():
+    record = Record(subject="s", law="l", clauses=("ATT-1",), outcome=Outcome.PASSED)
+    assert diagnosed(record, Subject(dense("dense", Dense()))) is record
+    assert diagnosed(replace(record, outcome=Outcome.FAILED), object()).looks_like == ()
+
+
+def test_the_sentence_names_where_a_bug_was_seen():
+    bug = planted()["TIL-01"]
+    assert sentence([bug]) == f"looks like TIL-01, {bug.title}; seen in {bug.source}"
+    assert sentence([]) == ""
