@@ -36,7 +36,7 @@ def draw(case: Case) -> Call:
 
 
 def attention_mask(case: Case, mask: Mask) -> torch.Tensor:
-    """The `attn_mask` of a case: bool, or in the case's dtype with minus infinity where hidden."""
+    """The `attn_mask` of a case: bool, or floating point with minus infinity where hidden."""
     full = visible_pairs(case, mask.pattern)
     shape = {
         MaskShape.FULL: full,
@@ -52,7 +52,7 @@ def attention_mask(case: Case, mask: Mask) -> torch.Tensor:
     bias = torch.zeros(visible.shape, dtype=torch.float64)
     if mask.pattern is MaskPattern.BIAS:
         bias = 2 * normal(case, "bias", *visible.shape)
-    return bias.masked_fill(~visible, -torch.inf).to(case.dtype)
+    return bias.masked_fill(~visible, -torch.inf).to(mask.dtype or case.dtype)
 
 
 def visible_pairs(

@@ -9,7 +9,10 @@ from attnspec.spec import (
     Case,
     Deviation,
     Layout,
+    Mask,
     MaskedNonfinite,
+    MaskKind,
+    MaskPattern,
     MaskShape,
     Profile,
     Rounding,
@@ -19,6 +22,7 @@ NEGATIVE_SCALE_LAW = "negative-and-zero-scale"
 VISIBLE_NAN_LAW = "a-visible-nan-stays-visible"
 UNEQUAL_LAW = "keys-and-values-of-unequal-number-are-refused"
 NO_KEYS_LAW = "no-keys-give-zeros-whatever-the-queries"
+MASK_DTYPE_LAW = "a-float-mask-of-another-dtype-is-read-or-refused"
 """The laws that find the known mistakes."""
 
 BLOCK_OF_KEYS = 512
@@ -84,6 +88,19 @@ def counts_values_only(case: Case) -> bool:
     return flash_refuses(case.but(mask=None)) is None
 
 
+def misreads_mask(case: Case) -> bool:
+    """True where the flash kernel loads a float32 mask as if it were of float64.
+
+    It does so two registers of float64 at a time; the remainder of a row is read number by number,
+    and rightly.
+    """
+    if case.mask is None or case.mask.kind is not MaskKind.FLOAT or case.dtype != torch.float64:
+        return False
+    reads = min(case.batch, case.heads, case.queries, case.d_value) > 0
+    long = case.keys >= 2 * lanes(torch.float64)
+    return case.mask.dtype == torch.float32 and reads and long and flash_refuses(case) is None
+
+
 def sums_queries(case: Case) -> bool:
     """True where the answer without keys is zero times the sum of all queries, which overflows."""
     elements = case.batch * case.heads * case.queries
@@ -136,5 +153,18 @@ DEVIATIONS = (
         link="docs/findings.md#unequal-keys-and-values",
         applies=counts_values_only,
         example=Case(queries=2, keys=3, d_head=2, d_value=2),
+    ),
+    Deviation(
+        law=MASK_DTYPE_LAW,
+        reason=(
+            "a float32 mask beside float64 queries is loaded as float64 from two vector registers "
+            "of keys on (seen in torch 2.13.0 on a CPU)"
+        ),
+        link="docs/findings.md#mask-of-another-dtype",
+        applies=misreads_mask,
+        example=SQUARE.but(
+            keys=16,
+            mask=Mask(kind=MaskKind.FLOAT, pattern=MaskPattern.BIAS, dtype=torch.float32),
+        ),
     ),
 )

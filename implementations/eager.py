@@ -93,8 +93,10 @@ def attention(
     # By what may be read and not by what came out: a NaN that may be read has to stay one.
     scores = scores.masked_fill(~visible, -torch.inf)
     if sinks is not None:
-        scores = torch.cat([scores, _per_head(sinks, scores).expand(*scores.shape[:3], 1)], dim=-1)
-        visible = torch.nn.functional.pad(visible, (0, 1), value=True)
+        logits = _per_head(sinks, scores).expand(*scores.shape[:3], 1)
+        # minus infinity is no sink: a row that reads nothing else is empty
+        visible = torch.cat([visible.expand(scores.shape), logits != -torch.inf], dim=-1)
+        scores = torch.cat([scores, logits], dim=-1)
     empty = ~visible.any(dim=-1, keepdim=True)
     weights = scores.masked_fill(empty, 0.0).softmax(dim=-1).masked_fill(empty, 0.0)
     weights = weights[..., : key.shape[2]]

@@ -68,10 +68,14 @@ class Mask:
     kind: MaskKind = MaskKind.BOOL
     pattern: MaskPattern = MaskPattern.RANDOM
     shape: MaskShape = MaskShape.RANK_2
+    dtype: torch.dtype | None = None
+    """Of a float mask; `None` is that of the query."""
 
     def __post_init__(self) -> None:
         if self.pattern is MaskPattern.BIAS and self.kind is not MaskKind.FLOAT:
             raise ValueError("a mask of pattern bias must be of kind float")
+        if self.dtype is not None and self.kind is not MaskKind.FLOAT:
+            raise ValueError("a mask with a dtype of its own must be of kind float")
 
 
 class Layout(StrEnum):
@@ -208,7 +212,8 @@ SMALLEST = Case()
 def _words(value: object) -> str:
     """Print a field without quotes, defaults or module names."""
     if isinstance(value, Mask):
-        return f"{value.kind}/{value.pattern}({value.shape})"
+        own = "" if value.dtype is None else f"/{str(value.dtype).removeprefix('torch.')}"
+        return f"{value.kind}{own}/{value.pattern}({value.shape})"
     if isinstance(value, Layouts):
         given = {item.name: getattr(value, item.name) for item in fields(value)}
         odd = [

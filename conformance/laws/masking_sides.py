@@ -8,7 +8,7 @@ from attnspec.conformance.compare import check_close
 from attnspec.conformance.laws.attention_sides import plain, readable
 from attnspec.conformance.oracle import Expected
 from attnspec.conformance.subject import Subject
-from attnspec.spec import Case, RoundingLevel
+from attnspec.spec import Case, EmptyRow, RoundingLevel
 
 
 def masked(case: Case) -> bool:
@@ -69,6 +69,20 @@ def check_oracle(call: Call, out: torch.Tensor, expected: Expected, message: str
         dtype=call.value.dtype,
         may_be_nan=expected.may_be_nan,
     )
+
+
+def unmoved(
+    subject: Subject,
+    visible: Bool[torch.Tensor, "batch heads queries keys"],
+    readers: Bool[torch.Tensor, "batch heads queries"],
+) -> Bool[torch.Tensor, "batch heads queries"]:
+    """The rows that a change may not move: all but those that may read what changed.
+
+    Where the profile gives an empty row the mean of all values, that row feels every key.
+    """
+    if subject.implementation.profile.empty_row is EmptyRow.MEAN:
+        readers = readers | ~visible.any(-1)
+    return ~readers
 
 
 def spelled_out(subject: Subject, call: Call) -> Call:

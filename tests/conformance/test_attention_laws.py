@@ -34,7 +34,12 @@ from attnspec.spec import (
 from attnspec.spec.clauses import parse
 
 F32 = torch.float32
-LAWS = {name: law for name, law in registered().items() if law.clauses[0].startswith("ATT-")}
+CHAPTER = parse("attention", chapter_text("attention"))
+LAWS = {
+    name: law
+    for name, law in registered().items()
+    if law.clauses[0] in {each.id for each in CHAPTER}
+}
 MUTANTS = {
     name: mutant
     for name, mutant in planted().items()
@@ -107,8 +112,7 @@ def test_every_law_kills_a_mutant() -> None:
 
 
 def test_chapter_and_laws_name_each_other() -> None:
-    chapter = parse("attention", chapter_text("attention"))
-    named = {law: each.id for each in chapter for law in each.held_by}
+    named = {law: each.id for each in CHAPTER for law in each.held_by}
     assert named == {law.check.__name__: law.clauses[0] for law in LAWS.values()}
 
 

@@ -15,6 +15,7 @@ from attnspec.implementations.cpu_kernels import (
     flash_refuses,
     lanes,
     loses_nan,
+    misreads_mask,
     negative_causal,
     partial_writes,
     sums_queries,
@@ -81,7 +82,7 @@ def test_a_float32_mask_on_float64_queries_is_misread():
     right = scaled_dot_product_attention(query, key, value, mask.double())
     wrong = scaled_dot_product_attention(query, key, value, mask)
     assert torch.allclose(right, mask.double().softmax(-1) @ value)
-    assert (wrong - right).abs().item() > 1, "no longer reproduces: remove the finding"
+    assert (wrong - right).abs().item() > 1, MENDED
     with sdpa_kernel(SDPBackend.MATH):
         assert torch.allclose(scaled_dot_product_attention(query, key, value, mask), right)
 
@@ -104,6 +105,16 @@ class TestWhereTheDeviationsApply:
         assert not loses_nan(SQUARE.but(mask=Mask()))
         assert not loses_nan(SQUARE.but(keys=lanes(torch.float64)))
         assert loses_nan(SQUARE.but(keys=lanes(torch.float64), dtype=torch.float16))
+
+    def test_a_mask_is_misread_in_float64_from_two_registers_on(self):
+        mask = Mask(kind=MaskKind.FLOAT, dtype=torch.float32)
+        case = SQUARE.but(keys=2 * lanes(torch.float64), mask=mask)
+        assert misreads_mask(case)
+        assert not misreads_mask(case.but(keys=2 * lanes(torch.float64) - 1))
+        assert not misreads_mask(case.but(dtype=torch.float16))
+        assert not misreads_mask(case.but(mask=Mask(kind=MaskKind.FLOAT)))
+        assert not misreads_mask(case.but(mask=Mask()))
+        assert not misreads_mask(case.but(d_head=2))
 
     def test_keys_are_never_counted_by_the_flash_kernel(self):
         assert counts_values_only(SQUARE)
