@@ -27,7 +27,7 @@ and the two derivatives of a quotient).
     e_dS = r X + p e_dP + c (p + r) X + f        c = θ_4(u), eager θ_2(u_s) besides
     X = |dP - D| + e_dP + e_D
 
-**Shifts.** The maximum that is subtracted from a row, or whatever stands in its place, is a constant
+**Shifts.** The maximum that is subtracted from a row, or what stands in its place, is a constant
 on the way back: it cancels, so its derivative is zero. Who differentiates it all the same adds to
 the scores that it was read from what the roundings of the whole row leave of that zero: up to
 Σ_j e_dS + e_D at one key, which may have next to no weight. No kernel does that, and it is not

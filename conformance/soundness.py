@@ -25,7 +25,7 @@ def main(
     cases: Annotated[int, typer.Option(help="Calls to draw in each dtype.", min=1)] = 25_000,
     seed: Annotated[
         int, typer.Option(help="The first seed; each call uses the next one.")
-    ] = 1_000_000,
+    ] = 2_000_000,
     longest: Annotated[
         int,
         typer.Option(
@@ -34,7 +34,7 @@ def main(
     ] = 64,
     each: Annotated[
         int, typer.Option(help="Variants, of one rounding, to try on a call; 0 is all.", min=0)
-    ] = 2,
+    ] = 1,
     workers: Annotated[int, typer.Option("--workers", "-n", min=1, help="Processes.")] = max(
         os.cpu_count() or 1, 1
     ),
