@@ -92,6 +92,7 @@ def law_log_sum_exp_equals_the_definition(subject: Subject, case: Case) -> None:
         scales=POSITIVE,
     ),
     needs={Feature.LSE},
+    cost=2,
 )
 def law_log_sum_exp_of_equal_scores_counts_the_keys(subject: Subject, case: Case) -> None:
     """ATT-30: a query of zeros that reads n keys has the log-sum-exp ln n, or ln(n + e^z)."""
@@ -165,7 +166,7 @@ def law_an_empty_row_has_the_log_sum_exp_of_nothing(subject: Subject, case: Case
         only=plain,
     ),
     needs={Feature.LSE},
-    cost=2,
+    cost=3,
 )
 def law_log_sum_exp_moves_with_all_scores(subject: Subject, case: Case) -> None:
     """ATT-32: one vector added to every key moves the log-sum-exp by its score, and no output."""
@@ -233,7 +234,7 @@ def law_log_sum_exp_moves_with_the_bias(subject: Subject, case: Case) -> None:
     ),
     explore=cases(always=(Feature.LSE,), sometimes=OTHERS, scales=POSITIVE, only=plain),
     needs={Feature.LSE},
-    cost=2,
+    cost=3,
 )
 def law_asking_for_the_log_sum_exp_changes_no_output(subject: Subject, case: Case) -> None:
     """ATT-33: the output is the same, whether or not the log-sum-exp is asked for."""
@@ -278,6 +279,7 @@ def law_asking_for_the_log_sum_exp_changes_no_output(subject: Subject, case: Cas
         only=lambda case: plain(case) and 0 < case.keys <= case.d_value,
     ),
     needs={Feature.LSE},
+    cost=2,
 )
 def law_log_sum_exp_normalises_the_weights(subject: Subject, case: Case) -> None:
     """ATT-34: with identity values an output is e to the score less the log-sum-exp beside it."""

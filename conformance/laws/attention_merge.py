@@ -62,7 +62,7 @@ U64 = 2.0**-53
         only=lambda case: plain(case) and case.keys > 1,
     ),
     needs={Feature.LSE},
-    cost=4,
+    cost=6,
 )
 def law_two_halves_merge_into_the_whole(subject: Subject, case: Case) -> None:
     """ATT-35: attention to two halves of the keys, weighed by their log-sum-exps, is the whole."""
@@ -90,7 +90,7 @@ def law_two_halves_merge_into_the_whole(subject: Subject, case: Case) -> None:
         only=lambda case: plain(case) and case.keys > 3,
     ),
     needs={Feature.LSE},
-    cost=6,
+    cost=8,
 )
 def law_many_uneven_parts_merge_into_the_whole(subject: Subject, case: Case) -> None:
     """ATT-35: so is that to a single key, to no key, to most keys and to the rest."""

@@ -28,6 +28,7 @@ from attnspec.conformance.laws.options_sides import (
     TILES,
     TINIEST,
     UNBIASED,
+    sinks_of,
 )
 from attnspec.conformance.strategies import cases, every
 from attnspec.conformance.subject import Subject
@@ -58,7 +59,7 @@ SUNK = SMALL.but(sinks=True)
     ),
     explore=cases(always=(Feature.SINKS,), sometimes=OTHERS, only=plain),
     needs={Feature.SINKS},
-    cost=2,
+    cost=3,
 )
 def law_sinks_join_the_denominator(subject: Subject, case: Case) -> None:
     """ATT-26: a sink is one more exponential under the fraction; values of one show what is left.
@@ -77,9 +78,7 @@ def law_sinks_join_the_denominator(subject: Subject, case: Case) -> None:
 def _without_sink(subject: Subject, call: Call) -> torch.Tensor:
     """The weight of all keys together: a logistic function of log-sum-exp less sink."""
     bare = subject.expect(call.but(sinks=None), with_bound=False).lse
-    if call.sinks is None:
-        raise ValueError("the law of sinks needs a case with sinks")
-    return torch.sigmoid(bare - call.sinks.double()[:, None])
+    return torch.sigmoid(bare - sinks_of(call).double()[:, None])
 
 
 @law(
@@ -104,15 +103,14 @@ def _without_sink(subject: Subject, call: Call) -> torch.Tensor:
         scales=POSITIVE,
     ),
     needs={Feature.SINKS},
+    cost=2,
 )
 def law_a_sink_takes_weight_and_has_no_value(subject: Subject, case: Case) -> None:
     """ATT-26: beside a sink z, a query of zeros gives the sum of its n values over n + e^z."""
     call = subject.draw(case)
     call = call.but(query=torch.zeros_like(call.query))
-    if call.sinks is None:
-        raise ValueError("the law of sinks needs a case with sinks")
     visible = readable(subject, call).double()
-    total = visible.sum(-1, keepdim=True) + call.sinks.double().exp()[:, None, None]
+    total = visible.sum(-1, keepdim=True) + sinks_of(call).double().exp()[:, None, None]
     target = visible @ per_head(call.value.double(), case.heads) / total
     check_target(subject, call, target, "a sink does not count as e^z of keys without value")
 
@@ -141,10 +139,8 @@ def law_a_sink_takes_weight_and_has_no_value(subject: Subject, case: Case) -> No
 def law_each_query_head_has_a_sink_of_its_own(subject: Subject, case: Case) -> None:
     """ATT-27: the sink of one query head moves that head, and no other of its group."""
     call = subject.draw(case)
-    if call.sinks is None:
-        raise ValueError("the law of sinks needs a case with sinks")
     for head in sorted({0, case.heads - 1, case.heads // 2}):
-        sinks = call.sinks.clone()
+        sinks = sinks_of(call).clone()
         sinks[head] += 4
         changed = call.but(sinks=sinks)
         out, expected = subject.call(changed), subject.expect(changed)
@@ -178,13 +174,11 @@ def law_each_query_head_has_a_sink_of_its_own(subject: Subject, case: Case) -> N
 def law_a_sink_of_minus_infinity_is_no_sink(subject: Subject, case: Case) -> None:
     """ATT-28: with sinks of minus infinity, in all heads or in one, nothing is taken there."""
     call = subject.draw(case)
-    if call.sinks is None:
-        raise ValueError("the law of sinks needs a case with sinks")
     bare = subject.expect(call.but(sinks=None))
-    none = call.but(sinks=torch.full_like(call.sinks, -torch.inf))
+    none = call.but(sinks=torch.full_like(sinks_of(call), -torch.inf))
     check_oracle(none, subject.call(none), bare, "a sink of minus infinity takes weight")
     evident(none, bare)
-    some = call.sinks.clone()
+    some = sinks_of(call).clone()
     some[0] = -torch.inf
     one = call.but(sinks=some)
     mixed = subject.expect(one)

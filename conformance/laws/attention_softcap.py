@@ -87,6 +87,7 @@ def law_softcap_bends_the_scaled_scores(subject: Subject, case: Case) -> None:
         only=lambda case: case.keys > 1 and case.queries > 1,
     ),
     needs={Feature.SOFTCAP},
+    cost=2,
 )
 def law_softcap_is_bounded_odd_and_monotone(subject: Subject, case: Case) -> None:
     """ATT-22: a growing score never loses weight, its opposite mirrors it, and c bounds both."""
@@ -235,7 +236,7 @@ def law_softcap_reveals_no_hidden_key(subject: Subject, case: Case) -> None:
         only=lambda case: plain(case) and case.keys > 0,
     ),
     needs={Feature.SOFTCAP},
-    cost=2,
+    cost=4,
 )
 def law_a_large_softcap_bounds_nothing(subject: Subject, case: Case) -> None:
     """ATT-24: where c is far above every score, the output is that without a softcap."""

@@ -65,7 +65,7 @@ def _windowed(case: Case) -> bool:
         only=_windowed,
     ),
     needs={Feature.WINDOW},
-    cost=2,
+    cost=3,
 )
 def law_a_windowed_row_attends_its_keys_alone(subject: Subject, case: Case) -> None:
     """MSK-15: each row is attention over the keys from its place - left to its place + right."""

@@ -41,6 +41,38 @@ def distances(subject: Subject, call: Call) -> Float64[torch.Tensor, "queries ke
     return (places(subject, call) - key).abs().double()
 
 
+def sinks_of(call: Call) -> Float[torch.Tensor, " heads"]:
+    """The sinks of a call that has them.
+
+    Raises:
+        ValueError: where it has none: a law of sinks was given another case.
+    """
+    if call.sinks is None:
+        raise ValueError("a law of sinks needs a case with sinks")
+    return call.sinks
+
+
+def slopes_of(call: Call) -> Float[torch.Tensor, " heads"]:
+    """The slopes of a call that has them.
+
+    Raises:
+        ValueError: where it has none: a law of ALiBi was given another case.
+    """
+    if call.alibi_slopes is None:
+        raise ValueError("a law of ALiBi needs a case with slopes")
+    return call.alibi_slopes
+
+
+def lowered(subject: Subject, call: Call) -> Float64[torch.Tensor, "batch heads queries keys"]:
+    """What the slopes of a call add to its scores, in float64.
+
+    Raises:
+        ValueError: where it has none.
+    """
+    taken = -slopes_of(call).double()[:, None, None] * distances(subject, call)
+    return taken.expand(*call.query.shape[:3], call.key.shape[2])
+
+
 def masked_out(subject: Subject, call: Call) -> Call:
     """The same call with one full mask that says what mask, causal flag and window say."""
     return spelled_out(subject, call).but(window=None)

@@ -25,7 +25,8 @@ from attnspec.conformance.laws.options_sides import (
     TILES,
     TINIEST,
     UNBIASED,
-    distances,
+    lowered,
+    slopes_of,
     weighted,
 )
 from attnspec.conformance.strategies import cases, every
@@ -72,19 +73,16 @@ def _biased(case: Case) -> bool:
     ),
     explore=cases(always=(Feature.ALIBI,), sometimes=OTHERS, only=plain),
     needs={Feature.ALIBI},
-    cost=2,
+    cost=3,
 )
 def law_alibi_lowers_scores_by_distance(subject: Subject, case: Case) -> None:
     """POS-1: a score loses slope times distance, also where queries and keys differ in number."""
     call = subject.draw(case)
     expected = subject.judge(call, subject.call(call), "the output is not that under ALiBi")
     evident(call, expected)
-    if call.alibi_slopes is None:
-        raise ValueError("the law of ALiBi needs a case with slopes")
     if call.attn_mask is not None and call.attn_mask.dtype != torch.bool:
         return
-    lowered = -call.alibi_slopes.double()[:, None, None] * distances(subject, call)
-    weights, _ = weighted(subject, call, lowered.expand(*call.query.shape[:3], case.keys))
+    weights, _ = weighted(subject, call, lowered(subject, call))
     zeros = call.but(query=torch.zeros_like(call.query))
     target = weights @ per_head(call.value.double(), case.heads)
     check_target(subject, zeros, target, "the weights are not e to minus slope times distance")
@@ -110,15 +108,13 @@ def law_alibi_lowers_scores_by_distance(subject: Subject, case: Case) -> None:
         only=plain,
     ),
     needs={Feature.ALIBI},
+    cost=2,
 )
 def law_alibi_joins_after_scale_and_softcap(subject: Subject, case: Case) -> None:
     """POS-2: neither the scale nor a softcap changes what the distance takes from a score."""
     call = subject.draw(case)
-    if call.alibi_slopes is None:
-        raise ValueError("the law of ALiBi needs a case with slopes")
     call = call.but(query=torch.zeros_like(call.query))
-    lowered = -call.alibi_slopes.double()[:, None, None] * distances(subject, call)
-    weights, _ = weighted(subject, call, lowered.expand(*call.query.shape[:3], case.keys))
+    weights, _ = weighted(subject, call, lowered(subject, call))
     target = weights @ per_head(call.value.double(), case.heads)
     check_target(subject, call, target, "scale or softcap meets what the distance takes")
 
@@ -155,12 +151,11 @@ def law_alibi_joins_after_scale_and_softcap(subject: Subject, case: Case) -> Non
 def law_alibi_and_a_float_mask_add(subject: Subject, case: Case) -> None:
     """POS-3: slopes beside a mask are one float mask, their sum."""
     call = subject.draw(case)
-    if call.alibi_slopes is None or call.attn_mask is None:
-        raise ValueError("the law of ALiBi and masks needs a case with both")
     given = call.attn_mask
+    if given is None:
+        raise ValueError("the law of ALiBi and masks needs a case with both")
     mask = additive(given, F64) if given.dtype == torch.bool else given.double()
-    lowered = -call.alibi_slopes.double()[:, None, None] * distances(subject, call)
-    spelled = call.but(alibi_slopes=None, attn_mask=mask + lowered)
+    spelled = call.but(alibi_slopes=None, attn_mask=mask + lowered(subject, call))
     target = subject.expect(spelled, with_bound=False)
     out, expected = subject.call(call), subject.expect(call)
     check_oracle(call, out, expected, "the output is not that under ALiBi and a mask")
@@ -200,13 +195,11 @@ def law_alibi_and_a_float_mask_add(subject: Subject, case: Case) -> None:
 def law_a_slope_of_zero_takes_nothing_from_its_head(subject: Subject, case: Case) -> None:
     """POS-4: a head with slope zero is as without ALiBi, and every other as with its own slope."""
     call = subject.draw(case)
-    if call.alibi_slopes is None:
-        raise ValueError("the law of ALiBi needs a case with slopes")
     bare = subject.expect(call.but(alibi_slopes=None), with_bound=False).out
     own = subject.expect(call, with_bound=False).out
     every_head = torch.arange(case.heads, device=call.query.device)
     for flat in (every_head >= 0, every_head % 2 == 0, every_head == case.heads - 1):
-        slopes = torch.where(flat, 0.0, call.alibi_slopes)
+        slopes = torch.where(flat, 0.0, slopes_of(call))
         given = call.but(alibi_slopes=slopes)
         out, expected = subject.call(given), subject.expect(given)
         target = torch.where(flat[:, None, None], bare, own)
@@ -236,19 +229,16 @@ def law_a_slope_of_zero_takes_nothing_from_its_head(subject: Subject, case: Case
         only=lambda case: case.heads in SLOPES,
     ),
     needs={Feature.ALIBI},
+    cost=4,
 )
 def law_heads_lean_by_the_published_slopes(subject: Subject, case: Case) -> None:
     """POS-5: the published slopes for n heads give each head the weights of its own slope."""
     call = subject.draw(case)
-    halvings = torch.tensor(SLOPES[case.heads], dtype=F64, device=call.query.device)
-    slopes = 2.0**-halvings
-    zeros = torch.zeros_like(call.query)
+    slopes = 2.0 ** -torch.tensor(SLOPES[case.heads], dtype=F64, device=call.query.device)
     call = call.but(
-        query=zeros,
-        alibi_slopes=slopes.to(call.query.dtype if case.dtype == F64 else torch.float32),
+        query=torch.zeros_like(call.query),
+        alibi_slopes=slopes if case.dtype == F64 else slopes.float(),
     )
-    lowered = -(call.alibi_slopes if call.alibi_slopes is not None else slopes).double()
-    scores = lowered[:, None, None] * distances(subject, call)
-    weights, _ = weighted(subject, call, scores.expand(*call.query.shape[:3], case.keys))
+    weights, _ = weighted(subject, call, lowered(subject, call))
     target = weights @ per_head(call.value.double(), case.heads)
     check_target(subject, call, target, "the heads do not lean by the published slopes")

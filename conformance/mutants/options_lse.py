@@ -104,9 +104,14 @@ class LogMean(Dense):
 )
 class Narrow(Dense):
     def __call__(
-        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, **options: Any
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        *rest: Any,
+        **options: Any,
     ) -> Any:
-        given = super().__call__(query, key, value, **options)
+        given = super().__call__(query, key, value, *rest, **options)
         return (given[0], given[1].to(value.dtype)) if options.get("return_lse") else given
 
 
@@ -290,11 +295,16 @@ class Unnormalised(Noticing):
 )
 class FlagForgotten(Dense):
     def __call__(
-        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, **options: Any
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        *rest: Any,
+        **options: Any,
     ) -> Any:
         if options.get("return_lse"):
             options.pop("is_causal", None)
-        return super().__call__(query, key, value, **options)
+        return super().__call__(query, key, value, *rest, **options)
 
 
 @mistake(

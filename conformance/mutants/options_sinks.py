@@ -1,7 +1,5 @@
 """Mutants of ATT: the sink is lost, counted twice, given a value, or another head's."""
 
-from typing import Any
-
 import torch
 
 from attnspec.conformance.mutants.attention_pairs import Noticing
@@ -242,8 +240,9 @@ class EmptyRowMean(Noticing):
 )
 class EmptyRowNan(Noticing):
     def softmax(self, scores: torch.Tensor, visible: torch.Tensor) -> torch.Tensor:
-        weights: Any = super().softmax(scores, visible)
+        weights = super().softmax(scores, visible)
         if self.given.get("sinks") is None:
             return weights
         share = weights[..., :-1].sum(-1, keepdim=True)
-        return weights / share * share
+        # 0 / 0, where no key has weight
+        return weights * (share / share)

@@ -237,7 +237,8 @@ class WindowOrMask(Noticing):
         mask = self.given.get("attn_mask")
         if mask is None or mask.dtype != torch.bool:
             return visible
-        return visible | mask.cpu()
+        either: torch.Tensor = visible | mask.cpu()
+        return either
 
 
 @mistake(
@@ -248,11 +249,16 @@ class WindowOrMask(Noticing):
 )
 class WindowInsteadOfCausal(Dense):
     def __call__(
-        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, **options: Any
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        *rest: Any,
+        **options: Any,
     ) -> Any:
         if options.get("window") is not None:
             options.pop("is_causal", None)
-        return super().__call__(query, key, value, **options)
+        return super().__call__(query, key, value, *rest, **options)
 
 
 @mistake(
