@@ -174,16 +174,18 @@ def backward(
 
     # dP
     dP, magnitude = grad @ value.mT, grad.abs() @ value.abs().mT
+    if propagates:
+        unread = (4 * magnitude > r.largest) | (dP.abs() * (1 + 2 * r.u_s) > r.largest_stored)
+        may_be_nan = may_be_nan | (unread & ~w.readable).any(-1, keepdim=True)
+    # what may not be read may be infinite, and must not meet a zero
+    dP, magnitude = dP.where(w.readable, 0.0), magnitude.where(w.readable, 0.0)
     operands = grad.abs().sum(-1, keepdim=True) + value.abs().sum(-1)[..., None, :] + d_value
     e_dP = r.gamma(d_value + 4) * magnitude + r.f_u * operands
-    e_dP = (e_dP + theta(3, r.u_s) * (dP.abs() + e_dP) + 3 * floor) * live
+    e_dP = (e_dP + theta(3, r.u_s) * (dP.abs() + e_dP) + 3 * floor).where(w.readable, 0.0)
     dP_most = (dP.abs() + e_dP) * live
     undefined = undefined | w.overflows | forward.O_bound.isinf().any(-1, keepdim=True)
     undefined |= ((4 * magnitude > r.largest) & w.readable).any(-1, keepdim=True)
     undefined |= (dP_most > r.largest_stored).any(-1, keepdim=True)
-    if propagates:
-        unread = (4 * magnitude > r.largest) | (dP.abs() * (1 + 2 * r.u_s) > r.largest_stored)
-        may_be_nan = may_be_nan | (unread & ~w.readable).any(-1, keepdim=True)
 
     # D
     D = (p * dP).sum(-1, keepdim=True)
