@@ -4,7 +4,7 @@ import math
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 
 from attnspec.conformance.tally import reached
 from attnspec.conformance.violation import Mismatch, Violation
@@ -23,6 +23,7 @@ def check_close(
     dtype: torch.dtype | None = None,
     may_be_nan: Bool[torch.Tensor, "*shape"] | None = None,
     axes: tuple[str, ...] = AXES,
+    rows: Int[torch.Tensor, " rows"] | None = None,
 ) -> float:
     """Hold each element of `got` to its own bound.
 
@@ -35,6 +36,7 @@ def check_close(
         dtype: the dtype that `got` must have; any floating point where not given.
         may_be_nan: true where NaN is allowed beside the expected value.
         axes: what the axes are called; as many of the last ones are used as there are axes.
+        rows: which queries the last axis but one holds, where it is a sample; for the failure.
 
     Returns:
         The largest fraction of a bound that was used; elements whose bound is infinite or
@@ -68,7 +70,7 @@ def check_close(
     fraction = torch.where(counted, fraction, 0.0)
     if not bool(close.all()):
         reached(float("inf"))
-        raise Violation(message, _worst(what, exact, expected, bound, fraction, close, axes))
+        raise Violation(message, _worst(what, exact, expected, bound, fraction, close, axes, rows))
     used = float(fraction.max()) if fraction.numel() else 0.0
     if bool(counted.any()):
         reached(used)
@@ -155,6 +157,7 @@ def _worst(
     fraction: torch.Tensor,
     close: torch.Tensor,
     axes: tuple[str, ...],
+    rows: torch.Tensor | None = None,
 ) -> Mismatch:
     """Describe the wrong element that is farthest beyond its bound."""
     wrong = ~close
@@ -163,6 +166,8 @@ def _worst(
     score = torch.where(wrong, score, -1.0)
     place = int(score.flatten().argmax())
     index = [int(each) for each in torch.unravel_index(torch.tensor(place), got.shape)]
+    if rows is not None:
+        index[-2] = int(rows[index[-2]])
     names = axes[len(axes) - len(index) :] if len(index) <= len(axes) else [""] * len(index)
     where = ", ".join(f"{name} {each}".strip() for name, each in zip(names, index, strict=True))
     return Mismatch(

@@ -61,12 +61,17 @@ def explore(
         phases=(Phase.generate, Phase.shrink),
         suppress_health_check=list(HealthCheck),
     )
-    seeded = seed(fresh) if fresh is not None else lambda test: test
     try:
         if isinstance(source, SearchStrategy):
-            limits(seeded(given(case=source)(bounded)))()
+            limits(_seeded(given(case=source)(bounded), fresh))()
         else:
-            run_state_machine_as_test(seeded(lambda: source(bounded)), settings=limits)
+            machine: Any = _seeded(lambda: source(bounded), fresh)
+            run_state_machine_as_test(machine, settings=limits)
     except Unsatisfiable:
         # Nothing that the subject claims satisfies the strategy: the caller sees no examples.
         return
+
+
+def _seeded(test: Callable[..., Any], fresh: int | None) -> Callable[..., Any]:
+    """Let a test draw from a seed, where there is one."""
+    return test if fresh is None else seed(fresh)(test)

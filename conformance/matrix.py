@@ -55,7 +55,7 @@ def print_matrix(records: Sequence[Record], console: Console) -> None:
     for line in _figures(present):
         console.print(line, highlight=False, markup=False)
     for line in _asides(present):
-        console.print(line, highlight=False, markup=False)
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
     for subject, reason in absent.items():
         console.print(f"{subject}: not available here: {reason}", highlight=False, markup=False)
 

@@ -51,6 +51,7 @@ SEQUENCE = Case(queries=65, keys=65, d_head=16, d_value=16, dtype=F32, backward=
 
 @law(
     "GRD-1",
+    "NUM-8",
     judges=Judged.ATTENTION,
     pinned=(
         TINIEST,
@@ -93,6 +94,7 @@ def law_gradients_are_those_of_the_definition(subject: Subject, case: Case) -> N
 
 @law(
     "GRD-2",
+    "NUM-9",
     judges=Judged.ATTENTION,
     pinned=(
         TINIEST.but(mask=BIAS, mask_gradient=True),

@@ -151,6 +151,7 @@ def law_gradients_balance(subject: Subject, case: Case) -> None:
 
 @law(
     "GRD-11",
+    "NUM-10",
     judges=Judged.ATTENTION,
     pinned=(
         GROUPED.but(batch=1, heads=2, kv_heads=1, queries=1, keys=2, d_head=2, d_value=2),

@@ -111,7 +111,7 @@ def law_an_untied_head_is_used_as_given(subject: ModelImplementation, case: Mode
     )
 
 
-@law("GPT-11", judges=Judged.MODEL, pinned=PINNED, explore=model_cases)
+@law("GPT-11", "NUM-16", judges=Judged.MODEL, pinned=PINNED, explore=model_cases)
 def law_logits_equal_the_oracles(subject: ModelImplementation, case: ModelCase) -> None:
     """GPT-11: every logit is within its own bound of the oracle's, for every configuration."""
     inputs = draw(case)
@@ -122,6 +122,7 @@ def law_logits_equal_the_oracles(subject: ModelImplementation, case: ModelCase) 
 
 @law(
     "GPT-12",
+    "NUM-16",
     judges=Judged.MODEL,
     pinned=PINNED,
     explore=model_cases,

@@ -38,6 +38,7 @@ _PINNED = (
 
 @law(
     "GPT-14",
+    "NUM-16",
     judges=Judged.MODEL,
     pinned=_PINNED,
     explore=model_cases,

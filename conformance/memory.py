@@ -1,0 +1,117 @@
+"""Memory and time that a large call needs, told before it is made."""
+
+import math
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from attnspec.conformance.tally import NotAvailable
+
+GIBIBYTE = 2**30
+
+PATIENCE = 200.0
+"""Seconds that a call may take: a law has five minutes by default."""
+
+SHARE = 0.8
+"""Of what is free, how much a call may need."""
+
+_SELF = Path("/proc/self")
+
+
+def free(device: str) -> int | None:
+    """Bytes that can still be had on a device, or `None` where nobody says."""
+    if device != "cpu":
+        return int(torch.cuda.mem_get_info(device)[0]) if torch.cuda.is_available() else None
+    found = []
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        found += [int(each.split()[1]) * 1024 for each in lines if each.startswith("MemAvailable")]
+        most = Path("/sys/fs/cgroup/memory.max").read_text().strip()
+        if most != "max":
+            used = int(Path("/sys/fs/cgroup/memory.current").read_text())
+            found.append(int(most) - used)
+    except OSError:
+        pass
+    return min(found, default=None)
+
+
+def demand(needed: float, device: str) -> None:
+    """Go on where a device has room.
+
+    Raises:
+        NotAvailable: where it has not, saying what is needed.
+    """
+    room = free(device)
+    if room is not None and needed > SHARE * room:
+        told = f"{needed / GIBIBYTE:.1f} GiB"
+        raise NotAvailable(f"needs {told} of memory, {room / GIBIBYTE:.1f} GiB are free")
+
+
+def peak(run: Callable[[], object], device: str) -> tuple[int, float]:
+    """Run, and say how many bytes more than before were held at once, and the seconds it took.
+
+    Raises:
+        NotAvailable: where the system does not tell what a process holds.
+    """
+    if device != "cpu":
+        torch.cuda.synchronize(device)
+        torch.cuda.reset_peak_memory_stats(device)
+        before = torch.cuda.memory_allocated(device)
+        started = time.perf_counter()
+        run()
+        torch.cuda.synchronize(device)
+        seconds = time.perf_counter() - started
+        return torch.cuda.max_memory_allocated(device) - before, seconds
+    if not os.access(_SELF / "clear_refs", os.W_OK):
+        raise NotAvailable("the system does not tell how much memory a call needs")
+    _SELF.joinpath("clear_refs").write_text("5")  # the peak so far is forgotten
+    before = _held("VmRSS")
+    started = time.perf_counter()
+    run()
+    return max(0, _held("VmHWM") - before), time.perf_counter() - started
+
+
+def _held(line: str) -> int:
+    """A line of the process's own account, in bytes."""
+    status = _SELF.joinpath("status").read_text().splitlines()
+    return next(int(each.split()[1]) * 1024 for each in status if each.startswith(line))
+
+
+def demand_length(
+    run: Callable[[int], object],
+    shorter: int,
+    longer: int,
+    device: str,
+    *,
+    by_scores: bool = True,
+) -> dict[str, float]:
+    """Try a call at a short length, and say whether there is room and time for a long one.
+
+    Memory grows with the square of the length where the short call holds as much as one byte for
+    each score, else with the length. Time grows with its square, too.
+
+    Args:
+        run: makes a call of a length.
+        shorter: at which it is tried.
+        longer: at which it is wanted.
+        device: where it runs.
+        by_scores: false where only queries grow, and everything with them.
+
+    Returns:
+        What is foreseen: `bytes` and `seconds`.
+
+    Raises:
+        NotAvailable: where there is not.
+    """
+    run(shorter)  # what is allocated once, or compiled, is not counted
+    held, seconds = peak(lambda: run(shorter), device)
+    grows = longer / shorter
+    foreseen = held * (grows**2 if by_scores and held >= shorter**2 else grows)
+    demand(foreseen, device)
+    lasts = seconds * (grows**2 if by_scores else grows)
+    if lasts > PATIENCE:
+        raise NotAvailable(f"would take about {math.ceil(lasts / 60)} minutes")
+    return {"bytes": foreseen, "seconds": lasts}
