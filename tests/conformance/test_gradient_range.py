@@ -88,16 +88,3 @@ def test_a_row_out_of_range_may_spoil_the_keys_that_it_does_not_read():
     assert blocked.key.may_be_nan is None
     found = expect_gradients(call, grad, Profile(masked_nonfinite=MaskedNonfinite.PROPAGATES))
     assert bool(found.key.may_be_nan[:, :, 7].all())
-
-
-def test_what_overflows_float64_unread_leaves_the_bound_a_number() -> None:
-    mask = torch.ones(QUERIES, KEYS, dtype=torch.bool)
-    mask[:, 7] = False
-    call, grad = drawn(torch.float64, attn_mask=mask)
-    value = call.value.clone()
-    value[:, :, 7] = 1e308
-    propagates = Profile(masked_nonfinite=MaskedNonfinite.PROPAGATES)
-    for profile in (Profile(), propagates):
-        found = expect_gradients(call.but(value=value), 1e10 * grad, profile)
-        for each in (found.query, found.key, found.value):
-            assert bool((each.bound >= 0).all())
