@@ -17,6 +17,7 @@ CHAPTERS = (
     "masking",
     "heads",
     "positions",
+    "cache",
     "gradients",
     "tensors",
     "numerics",
