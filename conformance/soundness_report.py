@@ -135,7 +135,7 @@ def page(count: Count, session: Session) -> str:
         f"in {session.seconds / 60:.0f} minutes on {session.workers} processes, by",
         "",
         "```text",
-        f"nox -s soundness -- {wanted}",
+        f"python -m attnspec.conformance.soundness {wanted}",
         "```",
     ]
     if exceeded := exceedances(count):

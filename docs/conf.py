@@ -25,7 +25,7 @@ extensions = [
     "sphinx_copybutton",
     "laws",
 ]
-exclude_patterns = ["_build"]
+exclude_patterns = ["_build", "results"]
 
 myst_enable_extensions = ["amsmath", "colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 3

@@ -237,3 +237,13 @@ def test_evidence_is_a_bound_small_against_the_values():
     assert not is_evidence(row(0.0, 0.0), row(0.1, 0.1))
     assert is_evidence(row(1.0, INF), row(0.1, 0.0))
     assert is_evidence(row(NAN, NAN), row(0.0, 0.0))
+
+
+@pytest.mark.parametrize("wrong", [1.0, NAN, INF])
+def test_a_row_of_a_sample_is_named_by_its_number(wrong):
+    expected, bound = torch.zeros(1, 2, 3, 4, dtype=torch.float64), torch.full((1, 2, 3, 4), 0.1)
+    got, rows = expected.clone(), torch.tensor([0, 7, 131_071])
+    assert close(got, expected, bound.double(), rows=rows) == 0
+    got[0, 1, 2, 3] = wrong
+    with pytest.raises(Violation, match="batch 0, head 1, query 131071, channel 3"):
+        close(got, expected, bound.double(), rows=rows)
