@@ -146,7 +146,7 @@ def test_what_the_flash_kernel_refuses_is_what_torch_does_not_give_it(sizes, mas
 
 
 def test_the_flash_kernel_gives_no_gradient_of_a_mask():
-    case = SQUARE.but(mask=Mask(kind=MaskKind.FLOAT), backward=True)
+    case = SQUARE.but(mask=Mask(kind=MaskKind.FLOAT), backward=True, mask_gradient=True)
     assert flash_refuses(case)
     mask = torch.zeros(2, 2, requires_grad=True)
     ones = torch.ones(1, 1, 2, 1)
