@@ -5,6 +5,9 @@ splitting and rescaling, with every rounding that the declared level permits and
 constant is fitted, nothing is averaged. Scores and weights p, their errors h and H, and the units u
 are derived in `attnspec.conformance.bounds_scores` and `attnspec.conformance.roundoff`.
 
+The chapter on numerics states what follows as NUM-3 (eq-num-spread, eq-num-3), NUM-4 (eq-num-4),
+NUM-11 and NUM-12.
+
     O_ic = Σ_j p_ij v_jc        lse_i = m_i + ln l_i        T keys, g = γ_{2T+16}
 
 **Logits.** Weights that err by relative η_j, |η_j| ≤ h_j, in numerator and denominator alike, give

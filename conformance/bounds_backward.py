@@ -1,5 +1,8 @@
 r"""The error bound of the gradients, continued from `attnspec.conformance.bounds`.
 
+The chapter on numerics states what follows as NUM-8 (eq-num-delta, eq-num-ds, eq-num-8), NUM-9
+(eq-num-9), NUM-10 and NUM-11.
+
 With the incoming gradient dO and χ = dτ/dt (1 without softcap), for rows i and keys j,
 
     dP_ij = dO_i · v_j      D_i = Σ_j p_ij dP_ij = dO_i · O_i      dS_ij = p_ij (dP_ij - D_i)

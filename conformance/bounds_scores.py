@@ -1,6 +1,8 @@
 r"""The first half of the error bound: scores, exponentials, and the weights that come of them.
 
 Row *i* reads the keys *j* in S_i, T of them at most; a sink is one more key whose value is zero.
+The chapter on numerics states what follows as eq-num-score, eq-num-exponent and eq-num-weights of
+NUM-3, and as NUM-5, NUM-6 and NUM-7.
 
     raw_ij = q_i · k_j      t_ij = scale raw_ij      τ = c tanh(t / c), or t      s_ij = τ_ij + b_ij
     m_i = max_j s_ij        p_ij = exp(s_ij - m_i) / l_i          lse_i = m_i + ln l_i

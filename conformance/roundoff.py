@@ -1,6 +1,6 @@
 """Roundoff: a declared rounding profile as the numbers from which the error bound is computed.
 
-Symbols, the same here, in the bounds and in the chapter on numerics:
+Symbols, the same here, in the bounds and in the chapter on numerics (eq-num-units, NUM-2):
 
 - *u* unit roundoff of the accumulator: sums, scores, exponentials, log-sum-exp; *u_o* of the
   storage type of inputs and outputs; *u_p* of the type in which weights meet the values; *u_q*,
