@@ -115,8 +115,13 @@ class Subject:
             raise tally.NotClaimed(reason)
         return draw(case)
 
-    def run(self, call: Call) -> Any:
+    def run(self, call: Call, **options: Any) -> Any:
         """Call the implementation; whatever comes back comes back.
+
+        Args:
+            call: what it is asked.
+            options: keywords that are passed although they are at their defaults, or that no call
+                can hold.
 
         Raises:
             Raised: where it raises.
@@ -125,7 +130,7 @@ class Subject:
         started = time.perf_counter()
         try:
             return self.implementation.attention(
-                call.query, call.key, call.value, **call.keywords()
+                call.query, call.key, call.value, **call.keywords() | options
             )
         except Exception as error:
             raise Raised(f"{type(error).__name__}: {error}") from error

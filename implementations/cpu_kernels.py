@@ -21,6 +21,7 @@ from attnspec.spec import (
 NEGATIVE_SCALE_LAW = "negative-and-zero-scale"
 VISIBLE_NAN_LAW = "a-visible-nan-stays-visible"
 UNEQUAL_LAW = "keys-and-values-of-unequal-number-are-refused"
+PROBABILITY_LAW = "a-probability-lies-between-zero-and-one"
 NO_KEYS_LAW = "no-keys-give-zeros-whatever-the-queries"
 MASK_DTYPE_LAW = "a-float-mask-of-another-dtype-is-read-or-refused"
 """The laws that find the known mistakes."""
@@ -107,6 +108,11 @@ def sums_queries(case: Case) -> bool:
     return case.keys == 0 and elements * case.d_value > 0 and elements * case.d_head > 1
 
 
+def drops_by_math(case: Case) -> bool:
+    """True where the math kernel is called, which takes what is no probability for zero."""
+    return flash_refuses(case.but(dropout_p=0.0)) is not None
+
+
 PROFILE = Profile(
     # 0 · NaN: a weight of zero does not keep out what stands in a value.
     masked_nonfinite=MaskedNonfinite.PROPAGATES,
@@ -124,6 +130,18 @@ SUMMED = Deviation(
     example=SQUARE.but(keys=0),
 )
 """A mistake made before a kernel is chosen."""
+
+NO_PROBABILITY = Deviation(
+    law=PROBABILITY_LAW,
+    reason=(
+        "a dropout probability that is negative or NaN drops nothing, without an error "
+        "(seen in torch 2.13.0 on a CPU)"
+    ),
+    link="docs/findings.md#no-probability",
+    applies=lambda case: True,
+    example=SQUARE,
+)
+"""The math kernel compares the probability with zero, and goes on without dropout."""
 
 DEVIATIONS = (
     SUMMED,

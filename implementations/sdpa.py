@@ -3,11 +3,18 @@
 On a CPU that is the flash kernel where that accepts the arguments, else the math kernel.
 """
 
+from dataclasses import replace
 from typing import cast
 
 import torch
 
-from attnspec.implementations.cpu_kernels import DEVIATIONS, PROFILE, flash_refuses
+from attnspec.implementations.cpu_kernels import (
+    DEVIATIONS,
+    NO_PROBABILITY,
+    PROFILE,
+    drops_by_math,
+    flash_refuses,
+)
 from attnspec.spec import Attention, Case, Feature, Implementation
 
 
@@ -28,5 +35,8 @@ IMPLEMENTATION = Implementation(
     dtypes=(torch.float64, torch.float32, torch.float16, torch.bfloat16),
     supports=supports,
     profile=PROFILE,
-    deviations=DEVIATIONS,
+    deviations=(
+        *DEVIATIONS,
+        replace(NO_PROBABILITY, applies=drops_by_math, example=Case(d_head=1, d_value=2)),
+    ),
 )

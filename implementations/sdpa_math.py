@@ -7,7 +7,7 @@ from jaxtyping import Bool, Float
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
-from attnspec.implementations.cpu_kernels import SUMMED
+from attnspec.implementations.cpu_kernels import NO_PROBABILITY, SUMMED
 from attnspec.spec import Attention, Case, Feature, Implementation, MaskedNonfinite, Profile
 
 
@@ -45,5 +45,5 @@ IMPLEMENTATION = Implementation(
     supports=supports,
     # 0 · NaN: a weight of zero does not keep out what stands in a value.
     profile=Profile(masked_nonfinite=MaskedNonfinite.PROPAGATES),
-    deviations=(SUMMED,),
+    deviations=(SUMMED, NO_PROBABILITY),
 )

@@ -19,6 +19,7 @@ CHAPTERS = (
     "positions",
     "cache",
     "gradients",
+    "dropout",
     "tensors",
     "numerics",
     "block",

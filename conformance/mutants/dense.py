@@ -33,6 +33,8 @@ class Dense:
         alibi_slopes: torch.Tensor | None = None,
         return_lse: bool = False,
     ) -> Any:
+        if not 0 <= dropout_p <= 1:
+            raise ValueError(f"dropout_p must lie in [0, 1], got {dropout_p}")
         wide = torch.float64 if query.dtype == torch.float64 else torch.float32
         q, k, v = query.to(wide), key.to(wide), value.to(wide)
         k, v = self.share_heads(k, q.shape[1]), self.share_heads(v, q.shape[1])

@@ -1,0 +1,320 @@
+"""Mutants of DRP: the wrong weights are dropped, too often, or not in the same way twice."""
+
+from typing import Any
+
+import torch
+
+from attnspec.conformance.mutants.dense import Dense
+from attnspec.conformance.mutants.planting import mistake
+from attnspec.spec import Feature
+
+DROPOUT = {Feature.DROPOUT}
+KINDS = ("a-weight-is-dropped-or-grows",)
+OFTEN = ("weights-are-dropped-with-the-probability-given",)
+APART = ("weights-are-dropped-independently",)
+BACK = ("gradients-drop-what-was-dropped",)
+
+
+def keep(weights: torch.Tensor, p: float) -> torch.Tensor:
+    """True where a weight is kept."""
+    return torch.rand_like(weights) >= p
+
+
+@mistake(
+    "DRP-03",
+    "the same weights dropped at every call: seed and offset are constants",
+    kills=("calls-drop-independently",),
+    source="https://github.com/Dao-AILab/flash-attention/issues/2088",
+    features=DROPOUT,
+)
+class SameEveryTime(Dense):
+    def drop(self, weights: torch.Tensor, dropout_p: float) -> torch.Tensor:
+        if dropout_p == 0:
+            return weights
+        fixed = torch.Generator(weights.device).manual_seed(0)
+        drawn = torch.rand(weights.shape, generator=fixed, device=weights.device)
+        return weights * (drawn >= dropout_p) / max(1 - dropout_p, 1e-30)
+
+
+@mistake(
+    "own-dropout-not-scaled", "kept weights not divided by 1 - p", kills=KINDS, features=DROPOUT
+)
+class NotScaled(Dense):
+    def drop(self, weights: torch.Tensor, dropout_p: float) -> torch.Tensor:
+        return weights * keep(weights, dropout_p) if dropout_p else weights
+
+
+@mistake(
+    "own-dropout-scaled-by-p",
+    "kept weights divided by p in place of 1 - p",
+    kills=KINDS,
+    features=DROPOUT,
+)
+class ScaledByP(Dense):
+    def drop(self, weights: torch.Tensor, dropout_p: float) -> torch.Tensor:
+        return weights * keep(weights, dropout_p) / dropout_p if dropout_p else weights
+
+
+@mistake(
+    "own-dropout-normalised",
+    "kept weights normalised anew, so that they sum to one",
+    kills=KINDS,
+    features=DROPOUT,
+)
+class Normalised(Dense):
+    def drop(self, weights: torch.Tensor, dropout_p: float) -> torch.Tensor:
+        if dropout_p == 0:
+            return weights
+        kept = weights * keep(weights, dropout_p)
+        return kept / kept.sum(-1, keepdim=True).clamp(min=1e-30)
+
+
+@mistake(
+    "own-dropout-before-softmax",
+    "scores dropped to minus infinity before the softmax",
+    kills=KINDS,
+    features=DROPOUT,
+)
+class BeforeSoftmax(Dense):
+    p = 0.0
+
+    def __call__(self, *operands: Any, **options: Any) -> Any:
+        self.p = options.pop("dropout_p", 0.0)
+        return super().__call__(*operands, **options)
+
+    def hide(self, scores: torch.Tensor, visible: torch.Tensor) -> torch.Tensor:
+        hidden = super().hide(scores, visible)
+        return hidden.masked_fill(~keep(scores, self.p), -torch.inf) if self.p else hidden
+
+
+@mistake(
+    "own-dropout-on-output",
+    "channels of the output dropped in place of weights",
+    kills=KINDS,
+    features=DROPOUT,
+)
+class OnOutput(Dense):
+    p = 0.0
+
+    def drop(self, weights: torch.Tensor, dropout_p: float) -> torch.Tensor:
+        self.p = dropout_p
+        return weights
+
+    def mix(self, weights: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        value = value * keep(value, self.p).flip(-1) * 1.25 if self.p else value
+        return super().mix(weights, value)
+
+
+@mistake(
+    "own-dropout-other-way",
+    "the probability is taken for that of keeping",
+    kills=OFTEN,
+    features=DROPOUT,
+)
+class OtherWay(Dense):
+    def drop(self, weights: torch.Tensor, dropout_p: float) -> torch.Tensor:
+        if dropout_p == 0:
+            return weights
+        return weights * ~keep(weights, dropout_p) / max(1 - dropout_p, 1e-30)
+
+
+@mistake(
+    "own-dropout-eight-bits",
+    "the probability rounded to eighths",
+    kills=OFTEN,
+    features=DROPOUT,
+)
+class Coarse(Dense):
+    def drop(self, weights: torch.Tensor, dropout_p: float) -> torch.Tensor:
+        if dropout_p == 0:
+            return weights
+        coarse = round(dropout_p * 8) / 8
+        return weights * keep(weights, coarse) / max(1 - dropout_p, 1e-30)
+
+
+@mistake(
+    "own-dropout-last-tile-kept",
+    "the last sixteen keys are never dropped",
+    kills=OFTEN,
+    features=DROPOUT,
+)
+class LastTileKept(Dense):
+    def drop(self, weights: torch.Tensor, dropout_p: float) -> torch.Tensor:
+        if dropout_p in (0, 1):
+            return super().drop(weights, dropout_p)
+        kept = keep(weights, dropout_p)
+        kept[..., 48:] = True
+        return weights * kept / (1 - dropout_p)
+
+
+def _spread(weights: torch.Tensor, p: float, axis: int) -> torch.Tensor:
+    """What is kept, the same all along an axis."""
+    return keep(weights.select(axis, 0).unsqueeze(axis), p).expand_as(weights)
+
+
+class Spread(Dense):
+    """Dropout whose choice is repeated along an axis."""
+
+    axis = 0
+
+    def drop(self, weights: torch.Tensor, dropout_p: float) -> torch.Tensor:
+        if dropout_p in (0, 1) or weights.shape[self.axis] == 0:
+            return super().drop(weights, dropout_p)
+        return weights * _spread(weights, dropout_p, self.axis) / (1 - dropout_p)
+
+
+@mistake("own-dropout-heads-alike", "all heads drop alike", kills=APART, features=DROPOUT)
+class HeadsAlike(Spread):
+    axis = 1
+
+
+@mistake("own-dropout-batch-alike", "all batch elements drop alike", kills=APART, features=DROPOUT)
+class BatchAlike(Spread):
+    axis = 0
+
+
+@mistake(
+    "own-dropout-tiles-alike",
+    "each tile of sixteen keys drops as the one before: the offset is not moved on",
+    kills=APART,
+    features=DROPOUT,
+)
+class TilesAlike(Dense):
+    def drop(self, weights: torch.Tensor, dropout_p: float) -> torch.Tensor:
+        if dropout_p in (0, 1) or weights.shape[-1] <= 16:
+            return super().drop(weights, dropout_p)
+        tile = keep(weights[..., :16], dropout_p)
+        repeats = -(-weights.shape[-1] // 16)
+        kept = tile.repeat(1, 1, 1, repeats)[..., : weights.shape[-1]]
+        return weights * kept / (1 - dropout_p)
+
+
+@mistake(
+    "own-dropout-certain-nan",
+    "everything dropped gives NaN: zero times infinity",
+    kills=("dropping-everything-gives-zeros",),
+    features=DROPOUT,
+)
+class CertainNan(Dense):
+    def drop(self, weights: torch.Tensor, dropout_p: float) -> torch.Tensor:
+        if dropout_p == 0:
+            return weights
+        grown = torch.tensor(1.0, dtype=weights.dtype) / (1 - dropout_p)
+        return weights * keep(weights, dropout_p) * grown
+
+
+@mistake(
+    "own-dropout-always-draws",
+    "random numbers drawn where the probability is zero",
+    kills=("no-dropout-drops-nothing",),
+    features=DROPOUT,
+)
+class AlwaysDraws(Dense):
+    def drop(self, weights: torch.Tensor, dropout_p: float) -> torch.Tensor:
+        kept = keep(weights, dropout_p)
+        return weights * kept / (1 - dropout_p) if dropout_p < 1 else torch.zeros_like(weights)
+
+
+@mistake(
+    "own-dropout-default",
+    "a tenth dropped although the probability is zero",
+    kills=("no-dropout-drops-nothing",),
+    features=DROPOUT,
+)
+class DropsByDefault(Dense):
+    def __call__(self, *operands: Any, **options: Any) -> Any:
+        is_asked = "dropout_p" in options
+        if is_asked and options["dropout_p"] == 0:
+            options["dropout_p"] = 0.1
+        return super().__call__(*operands, **options)
+
+
+@mistake(
+    "own-dropout-seed-of-its-own",
+    "drops by the system's randomness, whatever the seed",
+    kills=("equal-seeds-drop-alike",),
+    features=DROPOUT,
+)
+class OwnSeed(Dense):
+    def drop(self, weights: torch.Tensor, dropout_p: float) -> torch.Tensor:
+        if dropout_p in (0, 1):
+            return super().drop(weights, dropout_p)
+        own = torch.Generator(weights.device)
+        own.seed()
+        drawn = torch.rand(weights.shape, generator=own, device=weights.device)
+        return weights * (drawn >= dropout_p) / (1 - dropout_p)
+
+
+@mistake(
+    "own-dropout-in-log-sum-exp",
+    "log-sum-exp of the kept weights only",
+    kills=("dropout-leaves-the-log-sum-exp-alone",),
+    features={Feature.DROPOUT, Feature.LSE},
+)
+class InLogSumExp(Dense):
+    total_kept: torch.Tensor | None = None
+
+    def drop(self, weights: torch.Tensor, dropout_p: float) -> torch.Tensor:
+        kept = super().drop(weights, dropout_p)
+        self.total_kept = kept.sum(-1) if dropout_p else None
+        return kept
+
+    def lse(self, scores: torch.Tensor) -> torch.Tensor:
+        whole = super().lse(scores)
+        return whole if self.total_kept is None else whole + self.total_kept.clamp(min=1e-30).log()
+
+
+@mistake(
+    "own-dropout-any-probability",
+    "a probability above one is taken for one, a negative one for zero",
+    kills=("a-probability-lies-between-zero-and-one",),
+    features=DROPOUT,
+)
+class AnyProbability(Dense):
+    def __call__(self, *operands: Any, **options: Any) -> Any:
+        p = options.pop("dropout_p", 0.0)
+        return super().__call__(*operands, dropout_p=min(max(p, 0.0), 1.0), **options)
+
+
+class _Backward(torch.autograd.Function):
+    """Multiply by what is kept, and hand back gradients as another choice says."""
+
+    @staticmethod
+    def forward(
+        context: Any, weights: torch.Tensor, there: torch.Tensor, back: torch.Tensor
+    ) -> torch.Tensor:
+        context.save_for_backward(back)
+        return weights * there
+
+    @staticmethod
+    def backward(context: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None]:  # type: ignore[override]
+        (back,) = context.saved_tensors
+        return grad * back, None, None
+
+
+@mistake(
+    "own-dropout-backward-anew",
+    "the backward pass throws the dice anew",
+    kills=BACK,
+    features=DROPOUT,
+)
+class BackwardAnew(Dense):
+    def drop(self, weights: torch.Tensor, dropout_p: float) -> torch.Tensor:
+        if dropout_p in (0, 1):
+            return super().drop(weights, dropout_p)
+        there, back = (keep(weights, dropout_p) / (1 - dropout_p) for _ in range(2))
+        return _Backward.apply(weights, there, back)  # type: ignore[no-any-return, no-untyped-call]
+
+
+@mistake(
+    "own-dropout-backward-not-scaled",
+    "the backward pass forgets 1/(1 - p)",
+    kills=BACK,
+    features=DROPOUT,
+)
+class BackwardNotScaled(Dense):
+    def drop(self, weights: torch.Tensor, dropout_p: float) -> torch.Tensor:
+        if dropout_p in (0, 1):
+            return super().drop(weights, dropout_p)
+        kept = keep(weights, dropout_p).to(weights)
+        return _Backward.apply(weights, kept / (1 - dropout_p), kept)  # type: ignore[no-any-return, no-untyped-call]
