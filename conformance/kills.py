@@ -127,8 +127,9 @@ def subject_of(mutant: Mutant, *, remembers: bool = False) -> Any:
     """
     if not isinstance(mutant.subject, Implementation):
         return mutant.subject
-    oracles = {"oracle": _EXPECT, "oracle_gradients": _EXPECT_GRADIENTS} if remembers else {}
-    return Subject(mutant.subject, **oracles)
+    if not remembers:
+        return Subject(mutant.subject)
+    return Subject(mutant.subject, oracle=_EXPECT, oracle_gradients=_EXPECT_GRADIENTS)
 
 
 def kills(mutant: Mutant) -> Kills:
@@ -145,31 +146,31 @@ def kills(mutant: Mutant) -> Kills:
             survived.append(law.name)
         else:
             silent.append(law.name)
+    looks_like, others = _likeness(mutant, pinned)
     return Kills(
         mutant=mutant.id,
         kind=str(kind_of(mutant)),
         pinned=pinned,
         survived=tuple(survived),
         silent=tuple(silent),
-        **_likeness(mutant, pinned),
+        looks_like=looks_like,
+        looks_like_others=others,
         styles=_styles(mutant.subject),
         **told,
     )
 
 
-def _likeness(mutant: Mutant, pinned: dict[str, int]) -> dict[str, tuple[str, ...]]:
+def _likeness(mutant: Mutant, pinned: dict[str, int]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """What the diagnosis says of a mutant, with its own entry in the catalogue and without."""
     subject = subject_of(mutant, remembers=True)
     if not pinned or not isinstance(subject, Subject):
-        return {}
+        return (), ()
     record = _try(_laws()[next(iter(pinned))], subject, None)
     if record.outcome is not Outcome.FAILED:
-        return {}
+        return (), ()
+    found = resembles(subject)
     others = resembles(subject, without=frozenset({mutant.id}))
-    return {
-        "looks_like": tuple(each.id for each in resembles(subject)),
-        "looks_like_others": tuple(each.id for each in others),
-    }
+    return tuple(each.id for each in found), tuple(each.id for each in others)
 
 
 def false_alarms(name: str, subject: Implementation) -> Kills:

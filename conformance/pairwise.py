@@ -54,8 +54,8 @@ class _Design:
             name: [n for n in range(len(axes[name])) if allowed(self.row(first | {name: n}))]
             for name in axes
         }
-        self.missing = set()
-        self.refused = set()
+        self.missing: set[Pair] = set()
+        self.refused: set[Pair] = set()
         for left, right in itertools.combinations(self.names, 2):
             for one, two in itertools.product(self.values[left], self.values[right]):
                 is_fine = allowed(self.row(first | {left: one, right: two}))

@@ -32,7 +32,7 @@ LARGEST = 3_000_000
 FINITE = tuple(Values)
 SIDES = (None, 0, 1, 2, 3, 7, 15, 16, 17, 64, 300)
 """How far a window reaches to one side."""
-EXTRAS: dict[Feature, tuple[str, SearchStrategy[object]]] = {
+EXTRAS: dict[Feature, tuple[str, SearchStrategy[Any]]] = {
     Feature.WINDOW: ("window", st.tuples(st.sampled_from(SIDES), st.sampled_from(SIDES))),
     Feature.SOFTCAP: ("softcap", st.sampled_from((1.0, 0.5, 3.0, 20.0, 50.0))),
     Feature.SINKS: ("sinks", st.just(True)),
@@ -131,7 +131,7 @@ def _claimed(subject: Subject, case: Case) -> Case:
     return case
 
 
-def _within(case: Case, largest: int) -> Case:
+def _within(case: Case, largest: float) -> Case:
     """Halve the longest side until the case is small enough to judge quickly."""
     while size(case) > largest:
         sides = ("queries", "keys", "d_head", "d_value", "batch")

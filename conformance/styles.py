@@ -12,6 +12,7 @@ Source:
 import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -156,7 +157,7 @@ def rejects(style: Style, implementation: Implementation) -> str:
 
 
 def _results(
-    attention: Callable[..., torch.Tensor], call: Call, *, wants_gradients: bool
+    attention: Callable[..., Any], call: Call, *, wants_gradients: bool
 ) -> dict[str, torch.Tensor]:
     leaves = {name: getattr(call, name) for name in ("query", "key", "value")}
     if wants_gradients:
@@ -182,7 +183,7 @@ def _answers(
         for name, each in call.tensors.items()
     }
 
-    def attend(compute_dtype: torch.dtype) -> Callable[..., torch.Tensor]:
+    def attend(compute_dtype: torch.dtype) -> Callable[..., Any]:
         return functools.partial(
             scaled_dot_product_attention,
             causal_alignment=question.alignment,

@@ -1,6 +1,7 @@
 """The catalogue of mutants, one pytest item each: run by `attnspec mutants`."""
 
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 import torch
@@ -31,12 +32,13 @@ def correct() -> dict[str, Callable[[], Implementation]]:
     from attnspec import implementations
 
     on_cpu = ("eager", "sdpa", "sdpa_math", "sdpa_flash", "compiled")
-    found: dict[str, Callable[[], Implementation]] = {
-        name: lambda name=name: implementations.load(name) for name in on_cpu
-    }
-    found["dense"] = lambda: dense("dense", Dense())
-    found["tiled"] = lambda: dense("tiled", Tiled())
-    return found | {each.id: lambda each=each: each.subject for each in EQUIVALENT}
+    found = {name: partial(implementations.load, name) for name in on_cpu}
+    found |= {base.__name__.lower(): partial(_plain, base) for base in (Dense, Tiled)}
+    return found | {each.id: partial(getattr, each, "subject") for each in EQUIVALENT}
+
+
+def _plain(base: type[Dense]) -> Implementation:
+    return dense(base.__name__.lower(), base())
 
 
 @pytest.fixture(autouse=True)

@@ -17,10 +17,15 @@ class Noticing(Dense):
     given: dict[str, Any]
 
     def __call__(
-        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, **options: Any
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        *more: Any,
+        **options: Any,
     ) -> Any:
         self.given = {"query": query, "key": key, "value": value, **options}
-        return super().__call__(query, key, value, **options)
+        return super().__call__(query, key, value, *more, **options)
 
 
 @mistake(
@@ -96,9 +101,14 @@ class ExpandedDetached(Dense):
         return tensor.repeat_interleave(heads // tensor.shape[1], dim=1)
 
     def __call__(
-        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, **options: Any
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        *more: Any,
+        **options: Any,
     ) -> Any:
         is_shared = key.stride(1) == 0 and key.shape[1] > 1
         # times zero, so that a gradient comes at all
         key = key.detach() + 0 * key if is_shared else key
-        return super().__call__(query, key, value, **options)
+        return super().__call__(query, key, value, *more, **options)

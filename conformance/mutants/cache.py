@@ -50,7 +50,7 @@ class _HalvesUnweighted(Dense):
     kills=(STEPWISE,),
 )
 class _DecodeHeads(Dense):
-    def __call__(self, query: torch.Tensor, *operands: torch.Tensor, **options: Any) -> Any:
+    def __call__(self, query: torch.Tensor, *operands: Any, **options: Any) -> Any:
         one = query.shape[2] == 1 and operands[0].shape[2] > 1
         self.heads = torch.arange(query.shape[1]) % operands[0].shape[1] if one else None
         return super().__call__(query, *operands, **options)

@@ -272,8 +272,8 @@ class InLogSumExp(Dense):
 )
 class AnyProbability(Dense):
     def __call__(self, *operands: Any, **options: Any) -> Any:
-        p = options.pop("dropout_p", 0.0)
-        return super().__call__(*operands, dropout_p=min(max(p, 0.0), 1.0), **options)
+        options["dropout_p"] = min(max(options.get("dropout_p", 0.0), 0.0), 1.0)
+        return super().__call__(*operands, **options)
 
 
 class _Backward(torch.autograd.Function):
@@ -287,7 +287,7 @@ class _Backward(torch.autograd.Function):
         return weights * there
 
     @staticmethod
-    def backward(context: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None]:  # type: ignore[override]
+    def backward(context: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None]:
         (back,) = context.saved_tensors
         return grad * back, None, None
 

@@ -87,7 +87,8 @@ class ScaledKeys(Dense):
 
     def scores(self, query: torch.Tensor, key: torch.Tensor, scale: float) -> torch.Tensor:
         root = abs(scale) ** 0.5
-        return (query * root) @ (key * (root if scale >= 0 else -root)).mT
+        scores: torch.Tensor = (query * root) @ (key * (root if scale >= 0 else -root)).mT
+        return scores
 
 
 EQUIVALENT = tuple(

@@ -56,6 +56,28 @@ def test_a_right_function_conforms_and_the_reports_say_so(tmp_path):
     assert json.loads(carried)["law"] in outcomes
 
 
+def test_a_warning_is_shown_everywhere_and_leaves_the_status_at_zero(tmp_path):
+    (tmp_path / "warned.py").write_text(
+        "import attnspec.conformance.mutants\n"
+        "from attnspec.conformance.mutants.registry import planted\n"
+        'KERNEL = planted()["own-scale-in-bfloat16-in-long-calls"].subject\n'
+    )
+    law = "the-errors-of-the-output-look-random"
+    arguments = ["--laws", law, "--laws", "NUM-3", "--seed", "5", "--effort", "smoke", "-n", "1"]
+    reports = ["--report", "report.jsonl", "--junit", "junit.xml"]
+    done = run("check", "warned.py:KERNEL", *arguments, *reports, cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = (tmp_path / "report.jsonl").read_text().splitlines()
+    records = {record.law: record for record in map(Record.from_json, lines)}
+    assert records[law].outcome is Outcome.QUALITY_WARNING
+    assert records["every-output-is-within-its-bound"].seed == 5
+    assert f"quality warning: {records[law].subject}, {law}: {records[law].reason}" in done.stdout
+    assert "repeat them with --seed 5" in done.stdout
+    suite = ElementTree.parse(tmp_path / "junit.xml").getroot().find("testsuite")
+    properties = {each.get("name"): each.get("value") for each in suite.iter("property")}
+    assert properties["quality warning"] == records[law].reason
+
+
 @pytest.mark.parametrize(
     ("mistake", "clause"),
     [
