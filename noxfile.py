@@ -125,6 +125,13 @@ def compare_names(session: nox.Session, wheel: Path) -> None:
 
 
 @nox.session(default=False)
+def mutants(session: nox.Session) -> None:
+    """Try the suite on every planted bug, and print which laws see which."""
+    install(session, "-e", ".[gpt2]")
+    session.run("attnspec", "mutants", *session.posargs)
+
+
+@nox.session(default=False)
 def bench(session: nox.Session) -> None:
     """Print time per implementation, and the share that is spent outside of it."""
     install(session, "-e", ".[gpt2]")
