@@ -20,10 +20,15 @@ made the weights (the scores may be formed anew, in another order); eager: store
 **dP.** e_dP = γ_{d_v+4} Σ|dO||v| + flush; eager: three times rounded to the storage type (itself,
 and the two derivatives of a quotient).
 
+A quotient e/l is differentiated into dP/l and D/l, which meet e = p l again. So what underflows in
+them counts l times: (1 + 2l) floors in dP, and in D one for each term and for the sum. l is a sum
+of exponentials that are 1 at most, 1/max p up to the errors of the scores.
+
 **D.** From the stored output, or as the sum of P dP; the larger of
 
     Σ_c |dO_c| (B_O + γ_{d_v+4} (|O| + B_O))                      B_O the forward bound
     Σ_j r|dP| + (p + r) e_dP + c Σ_j (p + r)(|dP| + e_dP)         c = (1 + u_p)(1 + g)(1 + u_s)³ - 1
+        eager: + l f (Σ_j (|dP| + e_dP) + T + 1)
 
 **dS.** The error of D is common to a row, so it is kept apart: the error of dS is e_dS + p e_D with
 
@@ -80,7 +85,7 @@ import torch
 from jaxtyping import Bool, Float64
 
 from attnspec.conformance.bounds import ForwardBound
-from attnspec.conformance.bounds_scores import Weights
+from attnspec.conformance.bounds_scores import PerRow, Weights
 from attnspec.conformance.roundoff import Roundoff, compound, theta
 from attnspec.conformance.rows import Rows
 
@@ -184,7 +189,9 @@ def backward(
     dP, magnitude = dP.where(w.readable, 0.0), magnitude.where(w.readable, 0.0)
     operands = grad.abs().sum(-1, keepdim=True) + value.abs().sum(-1)[..., None, :] + d_value
     e_dP = r.gamma(d_value + 4) * magnitude + r.f_u * operands
-    e_dP = (e_dP + theta(3, r.u_s) * (dP.abs() + e_dP) + 3 * floor).where(w.readable, 0.0)
+    divided = _sum_of_exponentials(w) if r.stores_scores else torch.ones_like(w.H)
+    e_dP = e_dP + theta(3, r.u_s) * (dP.abs() + e_dP) + (1 + 2 * divided) * floor
+    e_dP = e_dP.where(w.readable, 0.0)
     dP_most = (dP.abs() + e_dP) * live
     undefined = undefined | w.overflows | forward.O_bound.isinf().any(-1, keepdim=True)
     undefined |= ((4 * magnitude > r.largest) & w.readable).any(-1, keepdim=True)
@@ -196,8 +203,9 @@ def backward(
     inner = O_bound + r.gamma(d_value + 4) * (forward.O.abs() + O_bound)
     from_output = (grad.abs() * inner).sum(-1, keepdim=True)
     c = compound(r.u_p, r.gamma(2 * key.shape[-2] + 16), theta(3, r.u_s))
-    from_weights = e_p * dP.abs() * live + p_most * e_dP + (c * p_most + r.f) * dP_most
-    e_D = torch.maximum(from_output, from_weights.sum(-1, keepdim=True))
+    from_weights = e_p * dP.abs() * live + p_most * e_dP + (c * p_most + divided * r.f) * dP_most
+    from_weights = from_weights.sum(-1, keepdim=True) + divided * floor * (w.reads + 1)
+    e_D = torch.maximum(from_output, from_weights)
 
     # dS
     difference = dP - D
@@ -282,6 +290,16 @@ def backward(
             **of_pairs,
         ),
     )
+
+
+def _sum_of_exponentials(w: Weights) -> PerRow:
+    """The largest l that a row may have: no exponential exceeds 1."""
+    if not w.p.shape[-1]:
+        return torch.ones_like(w.H)
+    top = w.p.amax(-1, keepdim=True)
+    top = top if w.p_sink is None else torch.maximum(top, w.p_sink)
+    grown = (2 * w.worst).clamp(max=60).exp() / top.clamp(min=1e-300)
+    return torch.minimum(grown, w.reads + 1)
 
 
 def bounded(
