@@ -79,8 +79,9 @@ def deviations(law: Law, subject: Any) -> list[Deviation]:
 
 
 def claims(subject: Any) -> Iterable[str]:
-    """The features that a subject of any kind declares."""
-    return getattr(getattr(subject, "implementation", subject), "features", ())
+    """The features and extras that a subject of any kind declares."""
+    claimed = getattr(subject, "implementation", subject)
+    return (*getattr(claimed, "features", ()), *getattr(claimed, "extras", ()))
 
 
 def unavailable(subject: Any) -> str | None:

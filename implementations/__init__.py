@@ -21,6 +21,7 @@ _ATTENTION = (
     "sdpa_math",
     "sdpa_flash",
     "compiled",
+    "custom_op",
     "cuda_flash",
     "cuda_efficient",
     "cuda_cudnn",

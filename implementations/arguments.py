@@ -42,7 +42,8 @@ def check(
         raise ValueError(f"attn_mask must have 2 to 4 dimensions, got {attn_mask.dim()}")
     scores = (*query.shape[:3], key.shape[2])
     pairs = zip(reversed(attn_mask.shape), reversed(scores), strict=False)
-    if any(given not in (1, wanted) for given, wanted in pairs):
+    # spelled out, because compiled code does not find symbolic sizes in a tuple
+    if any(given != 1 and given != wanted for given, wanted in pairs):
         raise ValueError(
             f"attn_mask of shape {tuple(attn_mask.shape)} does not broadcast to {scores}"
         )

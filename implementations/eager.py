@@ -8,6 +8,7 @@ from jaxtyping import Bool, Float
 from attnspec.implementations.arguments import check
 from attnspec.spec import (
     Attention,
+    Extra,
     Feature,
     Implementation,
     MaskedNonfinite,
@@ -143,6 +144,7 @@ IMPLEMENTATION = Implementation(
     attention=cast(Attention, attention),
     features=frozenset(Feature),
     dtypes=(torch.float64, torch.float32, torch.float16, torch.bfloat16),
+    extras=frozenset({Extra.COMPILE, Extra.VMAP}),
     profile=Profile(
         # 0 · NaN: a weight of zero does not keep out what stands in a value.
         masked_nonfinite=MaskedNonfinite.PROPAGATES,

@@ -15,7 +15,7 @@ from attnspec.implementations.cpu_kernels import (
     drops_by_math,
     flash_refuses,
 )
-from attnspec.spec import Attention, Case, Feature, Implementation
+from attnspec.spec import Attention, Case, Extra, Feature, Implementation
 
 
 def supports(case: Case) -> str | None:
@@ -33,6 +33,7 @@ IMPLEMENTATION = Implementation(
         {Feature.MASK, Feature.CAUSAL, Feature.GQA, Feature.DROPOUT, Feature.BACKWARD}
     ),
     dtypes=(torch.float64, torch.float32, torch.float16, torch.bfloat16),
+    extras=frozenset({Extra.COMPILE, Extra.VMAP}),
     supports=supports,
     profile=PROFILE,
     deviations=(

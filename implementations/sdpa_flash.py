@@ -8,7 +8,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
 from attnspec.implementations.cpu_kernels import DEVIATIONS, PROFILE, flash_refuses
-from attnspec.spec import Attention, Case, Feature, Implementation
+from attnspec.spec import Attention, Case, Extra, Feature, Implementation
 
 
 def attention(
@@ -38,6 +38,7 @@ IMPLEMENTATION = Implementation(
     attention=cast(Attention, attention),
     features=frozenset({Feature.MASK, Feature.CAUSAL, Feature.GQA, Feature.BACKWARD}),
     dtypes=(torch.float64, torch.float32, torch.float16, torch.bfloat16),
+    extras=frozenset({Extra.COMPILE, Extra.VMAP}),
     supports=supports,
     profile=PROFILE,
     deviations=DEVIATIONS,

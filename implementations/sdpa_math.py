@@ -8,7 +8,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
 from attnspec.implementations.cpu_kernels import NO_PROBABILITY, SUMMED
-from attnspec.spec import Attention, Case, Feature, Implementation, MaskedNonfinite, Profile
+from attnspec.spec import Attention, Case, Extra, Feature, Implementation, MaskedNonfinite, Profile
 
 
 def attention(
@@ -42,6 +42,7 @@ IMPLEMENTATION = Implementation(
         {Feature.MASK, Feature.CAUSAL, Feature.GQA, Feature.DROPOUT, Feature.BACKWARD}
     ),
     dtypes=(torch.float64, torch.float32, torch.float16, torch.bfloat16),
+    extras=frozenset({Extra.COMPILE, Extra.VMAP}),
     supports=supports,
     # 0 · NaN: a weight of zero does not keep out what stands in a value.
     profile=Profile(masked_nonfinite=MaskedNonfinite.PROPAGATES),

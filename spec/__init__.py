@@ -12,7 +12,7 @@ from attnspec.spec.case import (
     Values,
 )
 from attnspec.spec.clauses import CHAPTERS, Clause, Level, chapter_text, clause, clauses
-from attnspec.spec.contract import Attention, Counters, Deviation, Implementation
+from attnspec.spec.contract import Attention, Counters, Deviation, Extra, Implementation
 from attnspec.spec.gpt2 import Build, GPT2Config, ModelFeature, ModelImplementation
 from attnspec.spec.profiles import (
     CausalAlignment,
@@ -49,6 +49,7 @@ __all__ = [
     "Counters",
     "Deviation",
     "EmptyRow",
+    "Extra",
     "Feature",
     "GPT2Config",
     "Generate",

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any, Protocol
 
 import torch
@@ -31,6 +32,17 @@ class Attention(Protocol):
         **features: Any,
     ) -> Any:
         """Mix values by how well each query matches the keys it may read."""
+
+
+class Extra(StrEnum):
+    """What an implementation can claim of the machinery around it, apart from any case."""
+
+    COMPILE = "compile"
+    """`torch.compile(fullgraph=True)` takes it, whatever the sizes."""
+    VMAP = "vmap"
+    """`torch.vmap` takes it, over any of its tensors."""
+    OPCHECK = "opcheck"
+    """It calls operators of its own, and `torch.library.opcheck` finds nothing wrong with them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,6 +111,7 @@ class Implementation:
         profile: its answers where the field is split.
         deviations: known mistakes.
         counters: what it counts of itself, where it can.
+        extras: what it can do beyond being called.
     """
 
     name: str
@@ -111,6 +124,7 @@ class Implementation:
     profile: Profile = field(default_factory=Profile)
     deviations: tuple[Deviation, ...] = ()
     counters: Callable[[], Counters] | None = None
+    extras: frozenset[Extra] = frozenset()
 
     def __post_init__(self) -> None:
         if not self.name:

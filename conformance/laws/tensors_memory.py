@@ -4,10 +4,9 @@ import itertools
 
 import torch
 
-from attnspec.conformance.call import Call
 from attnspec.conformance.compare import check_equal
 from attnspec.conformance.law import Judged, law
-from attnspec.conformance.laws.attention_sides import POSITIVE, drawn, evident, plain
+from attnspec.conformance.laws.attention_sides import POSITIVE, evident, plain
 from attnspec.conformance.laws.masking_sides import check_oracle
 from attnspec.conformance.laws.tensors import ADDED, GROUPED, PINNED, SMALL, SQUARE, TINIEST
 from attnspec.conformance.strategies import cases, every
@@ -78,46 +77,6 @@ def law_a_second_call_gives_the_same(subject: Subject, case: Case) -> None:
     check_oracle(call, again, expected, "wrong in a second call")
     if subject.implementation.profile.deterministic:
         check_equal(again, first, what="out", message="two equal calls give different bits")
-
-
-@law(
-    "TEN-5",
-    judges=Judged.ATTENTION,
-    pinned=PINNED,
-    explore=cases(scales=POSITIVE, only=plain),
-    cost=6,
-)
-def law_one_changed_argument_is_noticed(subject: Subject, case: Case) -> None:
-    """TEN-5: after a call, the same call with one argument changed gives the changed result."""
-    call = subject.draw(case)
-    expected = subject.expect(call)
-    check_oracle(call, subject.call(call), expected, "wrong in the first call")
-    for what, changed in _changes(subject, case, call).items():
-        message = f"wrong after a change of {what} since the last call"
-        check_oracle(changed, subject.call(changed), subject.expect(changed), message)
-        check_oracle(call, subject.call(call), expected, f"wrong after {what} is back")
-    for name in ("query", "key", "value"):
-        tensor = getattr(call, name)
-        tensor.copy_(drawn(case, f"new {name}", tensor))
-        message = f"wrong after {name} was overwritten in place"
-        check_oracle(call, subject.call(call), subject.expect(call), message)
-
-
-def _changes(subject: Subject, case: Case, call: Call) -> dict[str, Call]:
-    """The call with one argument changed, by what has changed."""
-    scale = 0.25 if case.scale is None else case.scale / 2
-    changes = {"scale": call.but(scale=scale)}
-    if call.attn_mask is not None:
-        changes["the mask's contents"] = call.but(attn_mask=call.attn_mask.flip(-1))
-        if subject.refuses(case.but(mask=None)) is None:
-            changes["the mask's presence"] = call.but(attn_mask=None)
-    flag = not case.is_causal
-    if subject.refuses(case.but(is_causal=flag)) is None:
-        changes["the causal flag"] = call.but(is_causal=flag)
-    changes["query"] = call.but(query=drawn(case, "other query", call.query))
-    changes["key"] = call.but(key=drawn(case, "other key", call.key))
-    changes["value"] = call.but(value=drawn(case, "other value", call.value))
-    return changes
 
 
 @law(
