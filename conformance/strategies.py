@@ -44,8 +44,13 @@ EXTRAS: dict[Feature, tuple[str, SearchStrategy[Any]]] = {
 PLAIN = (Values.NORMAL, Values.PEAKED, Values.ONE_HOT, Values.TIES, Values.INTEGERS)
 
 
-@functools.cache
 def _one_of(choices: tuple[Any, ...]) -> SearchStrategy[Any]:
+    """Draw one of some choices, which are told from others by type too: False is no length."""
+    return _sampled(choices, tuple(map(type, choices)))
+
+
+@functools.cache
+def _sampled(choices: tuple[Any, ...], _: tuple[type, ...]) -> SearchStrategy[Any]:
     """Made once for each set of choices: that takes longer than to draw from it."""
     return st.sampled_from(choices)
 

@@ -34,9 +34,9 @@ def forward(
     """
     scores, visible = _scores(query, key, bias, is_causal, scale)
     empty = ~visible.any(dim=-1, keepdim=True)
-    lse = scores.logsumexp(dim=-1)
-    weights = torch.exp(scores - lse[..., None].masked_fill(empty, 0.0))
-    return (weights @ value.to(weights.dtype)).to(value.dtype), lse
+    # not from the log-sum-exp, whose rounding is as large as the scores are
+    weights = scores.masked_fill(empty, 0.0).softmax(dim=-1).masked_fill(empty, 0.0)
+    return (weights @ value.to(weights.dtype)).to(value.dtype), scores.logsumexp(dim=-1)
 
 
 @forward.register_fake

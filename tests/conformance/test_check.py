@@ -9,6 +9,7 @@ from attnspec.conformance.check import check, check_deviation
 from attnspec.conformance.effort import Effort
 from attnspec.conformance.law import Judged, Law
 from attnspec.conformance.record import CONFORMING, Outcome, Record
+from attnspec.conformance.strategies import cases
 from attnspec.conformance.subject import Subject
 from attnspec.conformance.violation import Violation
 from attnspec.spec import Case, Deviation, Feature, Implementation
@@ -196,3 +197,11 @@ def test_smoke_tries_fewer_cases_than_standard():
         law = a_law(lambda subject, case: None, pinned=(), explore=lambda subject, c=cases: c)
         seen[effort] = check(law, subject(), effort).examples
     assert 0 < seen[Effort.SMOKE] < seen[Effort.STANDARD]
+
+
+def test_a_length_that_is_drawn_is_no_flag():
+    # 0 and 1 equal False and True, which other draws have asked for before
+    drawn = cases(lengths=(0, 1), masked=None)(subject())
+    for case in (drawn.example() for _ in range(20)):
+        assert type(case.queries) is int
+        assert type(case.keys) is int
