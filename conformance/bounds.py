@@ -172,7 +172,7 @@ def mean_bound(
     keys = value.shape[-2]
     g = r.gamma(2 * keys + 16)
     mean, N = value.mean(-2, keepdim=True), value.abs().mean(-2, keepdim=True)
-    h = min(math.expm1(r.exp * r.u * (1 + math.ceil(keys / 16)) + r.u_s), 0.5)
+    h = min(math.expm1((r.exp_w + r.exp * math.ceil(keys / 16)) * r.u + r.u_s), 0.5)
     spread = 2 * h * N / (1 - h)
     floors = 3 * r.f * keys * N
     product = compound(r.u_p, g) * N * (1 + h) / (1 - h) + floors

@@ -36,10 +36,10 @@ splits by their log-sum-exps adds two roundings and two logarithms.
 
 The maximum cancels: any common m̂ does. Where a sink is present, m is taken with and without it.
 
-**Weights.** An error e of the exponent and (1 + ⌈T/16⌉) inexact exponentials, each of c_exp u (the
-weight's own, a merge, and a rescaling per tile but the last), are together a relative error of
+**Weights.** An error e of the exponent, the inexact exponential of the weight itself, c_w u, and
+⌈T/16⌉ others of c_exp u (a merge, a rescaling per tile but the last) are a relative error of
 
-    h_ij = expm1(e_ij + c_exp u (1 + ⌈T/16⌉))        (eager: and u_s, the exponential stored)
+    h_ij = expm1(e_ij + c_w u + c_exp u ⌈T/16⌉)        (eager: and u_s, the exponential stored)
 
 and the relative error of their sum is H_i = Σ_j p_ij h_ij at most. So normalised weights err by
 
@@ -193,7 +193,7 @@ def weights(rows: Rows, r: Roundoff) -> Weights:
     log_total = total.log()
     lse = base + log_total
     logarithms = 2 * LOG_ERROR * r.u * math.log(keys + 1)
-    exponentials = r.exp * r.u * (1 + math.ceil(keys / TILE)) + r.u_s
+    exponentials = (r.exp_w + r.exp * math.ceil(keys / TILE)) * r.u + r.u_s
 
     def exponent(score: torch.Tensor, error: torch.Tensor) -> torch.Tensor:
         e = rounded(error, score.abs(), theta(6, r.u)) + theta(6, r.u) * (peak_size + e_peak)

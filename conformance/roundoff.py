@@ -60,6 +60,7 @@ class Roundoff:
         u_s: every other intermediate result (level eager).
         u_l: the sum of a row (levels rowsum and eager).
         exp: relative error of an exponential in units of `u`.
+        exp_w: likewise of the one that gives a weight.
         tanh: relative error of a hyperbolic tangent in units of `u`.
         f: floor of the storage type.
         f_u: floor of the accumulator.
@@ -75,6 +76,7 @@ class Roundoff:
     u_s: float
     u_l: float
     exp: float
+    exp_w: float
     tanh: float
     f: float
     f_u: float
@@ -106,6 +108,9 @@ class Roundoff:
             u_s=stored if is_eager else 0.0,
             u_l=stored if is_eager or level == RoundingLevel.ROWSUM else 0.0,
             exp=rounding.exp_error,
+            exp_w=rounding.exp_error
+            if rounding.weight_exp_error is None or wide == dtype
+            else rounding.weight_exp_error,
             tanh=rounding.tanh_error,
             f=FLOOR[dtype],
             f_u=FLOOR[wide],

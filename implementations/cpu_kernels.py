@@ -116,7 +116,10 @@ def drops_by_math(case: Case) -> bool:
 PROFILE = Profile(
     # 0 · NaN: a weight of zero does not keep out what stands in a value.
     masked_nonfinite=MaskedNonfinite.PROPAGATES,
-    rounding=Rounding(partial_writes=partial_writes),
+    # In 16 bits the kernel takes a fast exponential for the weights, whose relative error is
+    # 1.15e-4 at most on 3943 arguments between -5 and 0 (torch 2.13.0): below 2^-13. It shows
+    # in the log-sum-exp that the kernel hands to its backward pass.
+    rounding=Rounding(partial_writes=partial_writes, weight_exp_error=2.0**-13 * 2.0**24),
 )
 SQUARE = Case(queries=2, keys=2, d_head=1, d_value=1)
 SUMMED = Deviation(

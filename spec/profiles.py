@@ -63,6 +63,9 @@ class Rounding:
         partial_writes: ``(queries, keys) -> (n_q, n_kv)``, how often dQ, and dK and dV, are
             written back in the storage type while they are summed.
         exp_error: relative error of ``exp`` in units of the accumulator's roundoff.
+        weight_exp_error: that of the ``exp`` which gives a weight, where the storage type has 16
+            bits: kernels often take a coarser one there, and an exact one to rescale. ``None`` is
+            `exp_error`.
         tanh_error: likewise of ``tanh``.
     """
 
@@ -70,14 +73,15 @@ class Rounding:
     accumulator: float | None = None
     partial_writes: Callable[[int, int], tuple[int, int]] = one_write
     exp_error: float = 32.0
+    weight_exp_error: float | None = None
     tanh_error: float = 32.0
 
     def __post_init__(self) -> None:
         if self.accumulator is not None and not 0 < self.accumulator < 1:
             raise ValueError(f"accumulator must lie in (0, 1) or be None, got {self.accumulator}")
-        for name in ("exp_error", "tanh_error"):
+        for name in ("exp_error", "tanh_error", "weight_exp_error"):
             error = getattr(self, name)
-            if not (math.isfinite(error) and error >= 1):
+            if error is not None and not (math.isfinite(error) and error >= 1):
                 raise ValueError(f"{name} must be finite and at least 1, got {error}")
 
 
