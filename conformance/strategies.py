@@ -74,7 +74,7 @@ def _cases(
 ) -> Case:
     def pick(choices: Iterable[Any]) -> Any:
         choices = tuple(choices)
-        return choices[0] if len(choices) == 1 else draw(_one_of(*choices))
+        return choices[0] if len(choices) == 1 else draw(_one_of(choices))
 
     claimed = subject.implementation.features
     lengths = (0, *lengths) if empty else lengths
