@@ -16,6 +16,7 @@ from attnspec.conformance.laws.dropout_sides import (
     DROPPING,
     TINIEST,
     Keep,
+    dropping,
     kept,
     seeded,
     showing,
@@ -58,8 +59,12 @@ def law_no_dropout_drops_nothing(subject: Subject, case: Case) -> None:
         *every(DROPPING, is_causal=(True,), mask=(PARTLY,)),
         DROPPING.but(heads=6, kv_heads=2, queries=17, keys=33, d_value=48),
         DROPPING.but(queries=65, keys=129, d_head=64, d_value=129),
+        *every(DROPPING, window=((2, 1),), softcap=(1.0,), sinks=(True,), alibi=(True,)),
+        DROPPING.but(window=(2, 1), softcap=1.0, sinks=True, alibi=True, is_causal=True),
     ),
+    explore=dropping,
     needs={Feature.DROPOUT},
+    cost=2,
 )
 def law_a_weight_is_dropped_or_grows(subject: Subject, case: Case) -> None:
     """DRP-2: each weight is zero or itself over 1 - p, and the sum is not formed anew."""

@@ -4,13 +4,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
+from hypothesis import strategies as st
+from hypothesis.strategies import SearchStrategy
 from jaxtyping import Bool, Float64
 
 from attnspec.conformance.call import Call
 from attnspec.conformance.roundoff import UNIT
+from attnspec.conformance.strategies import cases
 from attnspec.conformance.subject import Subject
 from attnspec.conformance.tally import NotClaimed
-from attnspec.spec import Case
+from attnspec.spec import Case, Feature, Values
 
 Keep = Bool[torch.Tensor, "batch heads queries keys"]
 Weights = Float64[torch.Tensor, "batch heads queries d_value"]
@@ -27,6 +30,23 @@ DROPPING = Case(
     dtype=torch.float32,
     dropout_p=0.5,
 )
+
+
+PROBABILITIES = (0.5, 0.1, 0.25, 0.75, 0.9)
+OPTIONS = (Feature.WINDOW, Feature.SOFTCAP, Feature.SINKS, Feature.ALIBI)
+
+
+def dropping(subject: Subject) -> SearchStrategy[Case]:
+    """Draw calls that drop weights and have a channel to show each of them."""
+    drawn = cases(
+        scales=(None, 0.5, 0.1),
+        families=(Values.NORMAL, Values.TIES, Values.TINY),
+        sometimes=OPTIONS,
+        only=lambda case: case.keys <= case.d_value,
+    )(subject)
+    return st.builds(
+        lambda case, p: case.but(dropout_p=p), drawn, st.sampled_from(PROBABILITIES)
+    ).filter(lambda case: subject.refuses(case) is None)
 
 
 @contextmanager
