@@ -17,9 +17,10 @@ REGISTERED = "operators-of-its-own-are-registered-in-full"
 correct: Callable[..., Any] = Dense()
 
 
-def _plant(id: str, title: str, attention: Any, extra: Extra, kills: str) -> None:
+def _plant(id: str, title: str, attention: Any, extra: Extra, kills: str, source: str = "") -> None:
     base = dense(f"mutant_{id.lower().replace('-', '_')}", attention)
-    plant(id=id, title=title, subject=replace(base, extras=frozenset({extra})), kills=(kills,))
+    subject = replace(base, extras=frozenset({extra}))
+    plant(id=id, title=title, subject=subject, kills=(kills,), source=source)
 
 
 class _Branching(Dense):
@@ -53,6 +54,30 @@ class _FewerDigits(Dense):
         return super().finish(rounded, value)
 
 
+class _AnyPermutation(Dense):
+    """Take keys that are stored channel by channel for a product that is already transposed."""
+
+    def __call__(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        *rest: Any,
+        **options: Any,
+    ) -> Any:
+        if torch.compiler.is_compiling() and key.stride(-2) < key.stride(-1):
+            key = key.mT.reshape(key.shape)
+        return super().__call__(query, key, value, *rest, **options)
+
+
+_plant(
+    "CMP-02",
+    "a pattern of compiled code takes any permutation of the keys for a transposition",
+    _AnyPermutation(),
+    Extra.COMPILE,
+    COMPILED,
+    source="https://github.com/pytorch/pytorch/issues/195320",
+)
 _plant(
     "own-graph-breaks", "a number is looked at on the way", _Branching(), Extra.COMPILE, COMPILED
 )
@@ -119,6 +144,49 @@ def _operator(
     return attention
 
 
+def _mapped_in_front() -> Callable[..., Any]:
+    """An attention by an operator whose rule for `vmap` takes any mapped axis for the first."""
+
+    def store(query: torch.Tensor) -> torch.Tensor:
+        return query.clone(memory_format=torch.contiguous_format)
+
+    registered = torch.library.custom_op("attnspec_mutants::store", store, mutates_args=())
+    registered.register_fake(store)
+
+    def rule(info: Any, in_dims: Any, query: torch.Tensor) -> tuple[torch.Tensor, int]:
+        stored: torch.Tensor = registered(query)
+        return stored, 0
+
+    registered.register_vmap(rule)
+
+    def attention(query: torch.Tensor, *operands: torch.Tensor, **options: Any) -> Any:
+        return correct(registered(query), *operands, **options)
+
+    return attention
+
+
+_plant(
+    "own-mapped-axis-assumed",
+    "the rule of an operator for vmap takes the mapped axis for the first",
+    _mapped_in_front(),
+    Extra.VMAP,
+    MAPPED,
+)
+
+
+def _viewing() -> Callable[..., Any]:
+    """A correct attention by an operator that returns its argument, and says it is a new tensor."""
+    name = "attnspec_mutants::view"
+    torch.library.define(name, "(Tensor out) -> Tensor")
+    torch.library.impl(name, "default", lambda out: out.view_as(out))
+    torch.library.register_fake(name, torch.empty_like)
+
+    def attention(*operands: torch.Tensor, **options: Any) -> Any:
+        return torch.ops.attnspec_mutants.view(correct(*operands, **options))
+
+    return attention
+
+
 def _in_place(out: torch.Tensor) -> torch.Tensor:
     kept = out.clone()
     out.zero_()
@@ -143,6 +211,13 @@ _plant(
     "own-operator-writes",
     "an operator that is said to write nothing overwrites what it is given",
     _operator("writes", _in_place, torch.empty_like),
+    Extra.OPCHECK,
+    REGISTERED,
+)
+_plant(
+    "own-operator-returns-a-view",
+    "an operator that is said to return new memory returns a view of its argument",
+    _viewing(),
     Extra.OPCHECK,
     REGISTERED,
 )
