@@ -141,6 +141,6 @@ def _divergence(
     share: Float64[torch.Tensor, "*distances"], chance: Float64[torch.Tensor, "*distances"]
 ) -> Float64[torch.Tensor, "*distances"]:
     """KL(share ‖ chance) of two coins, in nats."""
-    return torch.special.xlogy(share, share / chance) + torch.special.xlogy(
-        1 - share, (1 - share) / (1 - chance)
-    )
+    dropped, due = 1 - share, 1 - chance
+    nats: torch.Tensor = torch.xlogy(share, share / chance) + torch.xlogy(dropped, dropped / due)
+    return nats
