@@ -1,5 +1,6 @@
 """The oracle of the gradients: what a backward pass must give, and how exactly."""
 
+import math
 from dataclasses import dataclass, replace
 
 import torch
@@ -15,6 +16,9 @@ from attnspec.conformance.roundoff import UNIT, Roundoff
 from attnspec.conformance.rows import Rows, rows_of
 from attnspec.reference.attention import attention
 from attnspec.spec import EmptyRow, MaskedNonfinite, Profile
+
+EXPONENT_LEFT = 1020
+"""The binary exponent that a sum of products may reach: float64 ends at 1024."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -203,7 +207,17 @@ def _undefined(
 
 
 def _automatic(rows: Rows, grad: torch.Tensor) -> dict[str, torch.Tensor]:
-    """Differentiate the reference."""
+    """Differentiate the reference.
+
+    Gradients are linear in the incoming one, which is made smaller by a power of two where a value
+    is so large that their product overflows float64: at a pair that may not be read, whose weight
+    is zero, that would be NaN.
+    """
+    largest = math.frexp(float(grad.abs().amax()))[1] if grad.numel() else 0
+    highest = math.frexp(float(rows.value.abs().amax()))[1] if rows.value.numel() else 0
+    excess = max(0, largest + highest + grad.shape[-1].bit_length() - EXPONENT_LEFT)
+    half = 2.0 ** -math.ceil(excess / 2)  # the whole may be below the smallest float64
+    grad = grad * half * half
     with torch.enable_grad():
         shape = (*rows.query.shape[:3], rows.key.shape[2])
         leaves = {
@@ -224,7 +238,7 @@ def _automatic(rows: Rows, grad: torch.Tensor) -> dict[str, torch.Tensor]:
             sinks=rows.sinks,
         )
         found = torch.autograd.grad(out, list(leaves.values()), grad)
-    return dict(zip(leaves, found, strict=True))
+    return {name: x / half / half for name, x in zip(leaves, found, strict=True)}
 
 
 def _grouped(x: torch.Tensor, kv_heads: int) -> torch.Tensor:

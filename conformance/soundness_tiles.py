@@ -147,7 +147,8 @@ class _Run:
         safe = torch.where(some, total, 1.0)
         out, lse = out / safe, torch.where(some, m + safe.log(), -math.inf)
         if sink is not None and self.how.sink_last:
-            out = out * torch.sigmoid(lse - sink)
+            is_empty = (lse == -math.inf) & (sink == -math.inf)
+            out = torch.where(is_empty, 0.0, out * torch.sigmoid(lse - sink))
             lse = torch.logaddexp(lse, sink)
         return out, lse[..., 0]
 

@@ -256,6 +256,18 @@ def test_poison_that_may_not_be_read_changes_nothing(by_formula):
     assert bool(found.query.bound.isfinite().all())
 
 
+def test_an_unread_value_may_overflow_with_the_incoming_gradient():
+    call, grad = drawn(is_causal=True)
+    grad[:, :, 20:] = 0  # of the rows that read the large value
+    clean = expect_gradients(call, grad * 1e10, Profile())
+    value = call.value.clone()
+    value[:, :, 20] = 1e308
+    found = expect_gradients(call.but(value=value), grad * 1e10, Profile())
+    for name in ("query", "key", "value"):
+        one, two = getattr(found, name), getattr(clean, name)
+        assert bool(((one.exact - two.exact).abs() <= two.bound).all())
+
+
 def test_poison_that_is_read_is_undefined_in_the_rows_that_read_it():
     call, grad = drawn(is_causal=True)
     key = call.key.clone()

@@ -8,6 +8,7 @@ from typer import Typer
 from typer.testing import CliRunner
 
 from attnspec.conformance import soundness, soundness_measure
+from attnspec.conformance.call import Call
 from attnspec.conformance.soundness_cases import draw_call
 from attnspec.conformance.soundness_measure import DTYPES, RUN, dealt, measure, measure_apart
 from attnspec.conformance.soundness_report import Session, exceedances, page, summary
@@ -111,3 +112,18 @@ def test_what_once_exceeded_its_bound_is_settled(monkeypatch, seed):
     count = measure([seed], [dtype])
     assert count
     assert not exceedances(count)
+
+
+def test_a_sink_without_weight_leaves_an_empty_row_at_zero():
+    one = torch.ones(1, 1, 1, 4)
+    call = Call(
+        query=one,
+        key=one,
+        value=one,
+        attn_mask=torch.zeros(1, 1, dtype=torch.bool),
+        sinks=torch.tensor([-torch.inf]),
+    )
+    for variant in VARIANTS:
+        if variant.takes(call):
+            found = variant.run(call, None)
+            assert torch.equal(found["out"], torch.zeros_like(one)), variant.name
