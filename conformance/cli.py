@@ -114,7 +114,6 @@ def check(
         if path is not None and not path.resolve().parent.is_dir():
             _refuse(f"{path}: there is no folder {path.resolve().parent}")
     if report is not None:
-        report.unlink(missing_ok=True)
         arguments += [f"--attnspec-report={report.resolve()}"]
     if junit is not None:
         arguments += [f"--junitxml={junit.resolve()}"]

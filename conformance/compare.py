@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 
 from attnspec.conformance.tally import reached
-from attnspec.conformance.violation import Mismatch, Violation
+from attnspec.conformance.violation import Errors, Mismatch, Violation
 
 AXES = ("batch", "head", "query", "channel")
 """What the axes of a rank-4 tensor are called in a failure message."""
@@ -166,9 +166,12 @@ def _worst(
     score = torch.where(wrong, score, -1.0)
     place = int(score.flatten().argmax())
     index = [int(each) for each in torch.unravel_index(torch.tensor(place), got.shape)]
+    names = axes[len(axes) - len(index) :] if len(index) <= len(axes) else ("",) * len(index)
+    # an infinity that was due is not off
+    off = torch.where(wrong, score, torch.where(fraction.isfinite(), fraction, 0.0))
+    errors = _around(what, off, index, names, bound, rows)
     if rows is not None:
         index[-2] = int(rows[index[-2]])
-    names = axes[len(axes) - len(index) :] if len(index) <= len(axes) else [""] * len(index)
     where = ", ".join(f"{name} {each}".strip() for name, each in zip(names, index, strict=True))
     return Mismatch(
         what=what,
@@ -177,6 +180,30 @@ def _worst(
         got=f"{float(got.flatten()[place]):.9g}",
         bound=f"{float(bound.flatten()[place]):.3g}",
         wrong=f"{int(wrong.sum())} of {wrong.numel()} elements wrong",
+        errors=errors,
+    )
+
+
+def _around(
+    what: str,
+    off: torch.Tensor,
+    index: list[int],
+    names: tuple[str, ...],
+    bound: torch.Tensor,
+    rows: torch.Tensor | None,
+) -> Errors:
+    """The errors over the last two axes, at the place of the worst element along the others."""
+    index, named = [0] * (2 - len(index)) + index, ("",) * (2 - len(index)) + names
+    leading = index[:-2]
+    matrix = off.reshape((1,) * (2 - off.dim()) + off.shape)[tuple(leading)]
+    return Errors(
+        what=what,
+        matrix=matrix.clone(),  # not a view, which would keep all of it
+        measure="error / bound" if bool(bound.any()) else "distance",
+        axes=(named[-2], named[-1]),
+        worst=(index[-2], index[-1]),
+        leading=dict(zip(named[:-2], leading, strict=True)),
+        rows=None if rows is None else rows.tolist(),
     )
 
 

@@ -4,17 +4,18 @@ import traceback
 from typing import Any
 
 from attnspec.conformance.law import Law
+from attnspec.conformance.picture import picture
 from attnspec.conformance.snippet import snippet
 from attnspec.conformance.subject import Raised, Subject
-from attnspec.conformance.violation import Violation
+from attnspec.conformance.violation import Mismatch, Violation
 from attnspec.spec import clause
 
 
-def describe(law: Law, subject: Any, case: Any, error: BaseException) -> dict[str, str]:
+def describe(law: Law, subject: Any, case: Any, error: BaseException) -> dict[str, Any]:
     """Say what happened: the reason in a line, the message in full, the case, and a snippet.
 
     Returns:
-        The fields `reason`, `message`, `case` and `snippet` of a record.
+        The fields `reason`, `message`, `case`, `snippet`, `mismatch` and `picture` of a record.
     """
     reason = _reason(error)
     code = _snippet(subject, error)
@@ -36,7 +37,14 @@ def describe(law: Law, subject: Any, case: Any, error: BaseException) -> dict[st
         lines += ["", *"".join(traceback.format_exception(error)).splitlines()[-12:]]
     if code:
         lines += ["", "Reproduce:", *(f"    {line}" for line in code.splitlines())]
-    return {"reason": reason, "message": "\n".join(lines), "case": str(case), "snippet": code}
+    return {
+        "reason": reason,
+        "message": "\n".join(lines),
+        "case": str(case),
+        "snippet": code,
+        "mismatch": None if mismatch is None else mismatch.words(),
+        "picture": _picture(subject, mismatch),
+    }
 
 
 def _reason(error: BaseException) -> str:
@@ -56,6 +64,16 @@ def _clauses(law: Law) -> list[str]:
         else:
             told += [f"{found.id} {found.title}", f"  {found.sentence}"]
     return told
+
+
+def _picture(subject: Any, mismatch: Mismatch | None) -> dict[str, Any] | None:
+    errors = None if mismatch is None else mismatch.errors
+    is_attention = isinstance(subject, Subject)
+    return picture(
+        errors,
+        subject.last_call if is_attention else None,
+        subject.implementation.profile if is_attention else None,
+    )
 
 
 def _snippet(subject: Any, error: BaseException) -> str:

@@ -4,6 +4,7 @@ It is imported by every pytest run of anyone who has attnspec installed, so it i
 of attnspec until it is asked to.
 """
 
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,9 +12,14 @@ import pytest
 
 if TYPE_CHECKING:
     from attnspec.conformance.record import Record
+    from attnspec.conformance.report_file import ReportWriter
+    from attnspec.conformance.report_run import Run
 
 PROPERTY = "attnspec"
 """The name of the property that carries a record from a worker to the report."""
+
+PAGES = ("html", "markdown", "summary")
+"""What is drawn of a report at the end of a run."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -34,6 +40,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--attnspec-device", default="cpu")
     group.addoption("--attnspec-seed", default=None, type=int, help="repeats a run's fresh cases")
     group.addoption("--attnspec-report", default=None, metavar="FILE.jsonl")
+    group.addoption("--attnspec-html", default=None, metavar="FILE", help="one page, of all of it")
+    group.addoption("--attnspec-markdown", default=None, metavar="FILE")
+    group.addoption("--attnspec-summary", default=None, metavar="FILE", help="append Markdown")
     group.addoption("--attnspec-mutant", default="", help="what the id of a mutant contains")
     group.addoption("--attnspec-part", default="1/1", help="which part of the mutants")
 
@@ -50,7 +59,29 @@ class Collector:
     def __init__(self, config: pytest.Config) -> None:
         self.records: dict[str, Record] = {}
         self.collected: dict[str, None] = {}
-        self.path = config.getoption("--attnspec-report")
+        self.config = config
+        self.started = time.monotonic()
+        self.run: Run | None = None
+        self.writer: ReportWriter | None = None
+        self.unwritten = ""
+
+    def pytest_sessionstart(self) -> None:
+        """Begin the report, so that one is there however the run ends."""
+        option = self.config.getoption
+        if not any(option(f"--attnspec-{each}") for each in (*PAGES, "report")):
+            return
+        from attnspec.conformance.report_file import ReportWriter
+        from attnspec.conformance.report_run import begun
+
+        self.run = begun(
+            device=option("--attnspec-device"),
+            effort=option("--effort"),
+            seed=option("--attnspec-seed"),
+            targets=option("--implementation"),
+            laws=option("--laws"),
+        )
+        if option("--attnspec-report"):
+            self.writer = ReportWriter(Path(option("--attnspec-report")), self.run)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_node_collection_finished(self, node: Any, ids: list[str]) -> None:
@@ -75,9 +106,8 @@ class Collector:
             self._keep(report.nodeid, _lost(report.nodeid, report.longreprtext))
 
     def _keep(self, nodeid: str, record: "Record") -> None:
-        if nodeid not in self.records and self.path:
-            with Path(self.path).open("a", encoding="utf-8") as file:
-                file.write(record.to_json() + "\n")
+        if nodeid not in self.records and self.writer is not None:
+            self.writer.add(record)
         self.records[nodeid] = record
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
@@ -89,9 +119,37 @@ class Collector:
             for nodeid in self.collected:
                 if nodeid not in self.records:
                     self._keep(nodeid, _lost(nodeid, "it was collected and never reported"))
+        self._end(session)
         if self.records and not conforming(list(self.records.values())):
             # Stopping at the first failure counts as an interruption in pytest.
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def _end(self, session: pytest.Session) -> None:
+        """Say in the report how the run ended, and draw its pages."""
+        if self.run is None:
+            return
+        import dataclasses
+
+        is_whole = bool(self.collected) and self.collected.keys() <= self.records.keys()
+        self.run = dataclasses.replace(
+            self.run,
+            ended=_ended(session, is_whole),
+            trials=len(self.collected),
+            seconds=round(time.monotonic() - self.started, 3),
+        )
+        records = list(self.records.values())
+        try:
+            if self.writer is not None:
+                self.writer.end(self.run, records)
+            if any(self.config.getoption(f"--attnspec-{each}") for each in PAGES):
+                from attnspec.conformance.report import write_pages
+                from attnspec.conformance.report_file import Report
+
+                paths = {each: self.config.getoption(f"--attnspec-{each}") for each in PAGES}
+                write_pages(Report(run=self.run, records=tuple(records)), **paths)
+        except OSError as error:
+            self.unwritten = str(error)
+            session.exitstatus = pytest.ExitCode.USAGE_ERROR
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         """Print the matrix and the counts."""
@@ -105,6 +163,15 @@ class Collector:
         width = None if file.isatty() else 220  # room for every implementation
         terminalreporter.ensure_newline()
         print_matrix(list(self.records.values()), Console(file=file, width=width))
+
+
+def _ended(session: pytest.Session, is_whole: bool) -> str:
+    """How a run ended, in the words of a report's header."""
+    if is_whole:
+        return "complete"
+    if session.exitstatus == pytest.ExitCode.INTERRUPTED:
+        return "stopped at the first failure" if session.shouldfail else "interrupted"
+    return "stopped at the first failure" if session.shouldfail else "partial"
 
 
 def _is_ours(nodeid: str) -> bool:

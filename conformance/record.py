@@ -4,6 +4,7 @@ import dataclasses
 import json
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any
 
 
 class Outcome(StrEnum):
@@ -57,13 +58,17 @@ class Record:
             compares without a bound.
         dtypes: the storage types in which cases were tried.
         device: where they ran.
-        seconds: wall time: `total`, and of it `implementation` and `oracle` (with the bound).
+        seconds: wall time: `total`, and of it `implementation`, `oracle` and `bound`, and
+            of the implementation `compiling`.
         link: where a known deviation is described.
         figures: what was measured and not judged, by name.
         seed: with which cases were drawn that no run has drawn before; `None` where every run
             draws the same.
         looks_like: ids of the planted bugs that answer as the subject does, on the failing call
             and on others.
+        mismatch: the worst element in words: `what`, `where`, `expected`, `got`, `bound`, `wrong`.
+        picture: the errors around it, and what its queries may read, as grids of numbers (see
+            `attnspec.conformance.picture`).
     """
 
     subject: str
@@ -84,6 +89,8 @@ class Record:
     figures: dict[str, float] = field(default_factory=dict)
     seed: int | None = None
     looks_like: tuple[str, ...] = ()
+    mismatch: dict[str, str] | None = None
+    picture: dict[str, Any] | None = None
 
     def to_json(self) -> str:
         """One line of JSON; infinities are written as strings, which JSON has no number for."""
@@ -105,6 +112,11 @@ class Record:
                 data[name] = tuple(data[name])
             data["outcome"] = Outcome(data["outcome"])
             data["worst"] = None if data["worst"] is None else float(data["worst"])
+            for name in ("seconds", "figures"):
+                data[name] = {key: float(value) for key, value in data[name].items()}
+            for name in ("subject", "law", "reason", "message", "case", "snippet", "link"):
+                if not isinstance(data.get(name, ""), str):
+                    raise TypeError(name)
             return cls(**data)
-        except (KeyError, TypeError) as error:
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise ValueError(f"not a record: {line[:80]}") from error
