@@ -27,7 +27,7 @@ def measure(names: Sequence[str]) -> dict[str, tuple[list[Record], float]]:
     for name in names:
         subjects = resolve(name)
         records = [trial.run(Effort.STANDARD) for trial in trials(subjects)]
-        compiling = 0.0
+        compiling = sum(each.seconds.get("compiling", 0.0) for each in records)
         for judged in subjects:
             if isinstance(judged.subject, Subject) and judged.subject.implementation.counters:
                 compiling += judged.subject.implementation.counters().compile_seconds

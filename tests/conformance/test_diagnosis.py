@@ -7,6 +7,7 @@ import torch
 
 import attnspec.conformance.laws
 import attnspec.conformance.mutants  # noqa: F401
+from attnspec.conformance import diagnosis
 from attnspec.conformance.check import check
 from attnspec.conformance.diagnosis import FEW, TRIES, diagnosed, resembles, sentence
 from attnspec.conformance.law import Judged, registered
@@ -151,3 +152,15 @@ def test_the_sentence_names_where_a_bug_was_seen():
     bug = planted()["TIL-01"]
     assert sentence([bug]) == f"looks like TIL-01, {bug.title}; seen in {bug.source}"
     assert sentence([]) == ""
+
+
+def test_a_call_in_a_large_memory_is_not_copied_for_the_catalogue(monkeypatch):
+    subject = written("twice")
+    failed(subject)
+    assert resembles(subject)
+    query = subject.last_call.query
+    memory = query.new_zeros(2**24)
+    far = memory[: query.numel()].view(query.shape).copy_(query)
+    subject.last_call = subject.last_call.but(query=far)
+    monkeypatch.setattr(diagnosis, "planted", None)
+    assert resembles(subject) == []
