@@ -113,10 +113,11 @@ def compare_names(session: nox.Session, wheel: Path) -> None:
     foreign = sorted(top for top in tops if top != "attnspec" and not top.endswith(".dist-info"))
     if foreign:
         session.error(f"{wheel.name} installs {', '.join(foreign)} beside attnspec")
+    data = SETUPTOOLS["package-data"]
     expected = {
         f"{prefix.replace('.', '/')}/{path.relative_to(folder).as_posix()}"
         for prefix, folder in SETUPTOOLS["package-dir"].items()
-        for pattern in ("*.py", *SETUPTOOLS["package-data"]["*"])
+        for pattern in ("*.py", *data["*"], *data.get(prefix, ()))
         for path in Path(folder).rglob(pattern)
     }
     if missing := sorted(expected - names):

@@ -14,6 +14,7 @@ import typer
 from attnspec import __version__
 from attnspec.conformance.cli_generate import generate
 from attnspec.conformance.cli_mutants import mutants
+from attnspec.conformance.cli_report import check_paths, report, summary_of_actions
 from attnspec.conformance.effort import Effort
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ app = typer.Typer(
 )
 app.command()(generate)
 app.command()(mutants)
+app.command()(report)
 
 
 def _version(asked: bool) -> None:
@@ -86,6 +88,10 @@ def check(
     report: Annotated[
         Path | None, typer.Option(help="Write one JSON record per law to this file.")
     ] = None,
+    html: Annotated[
+        Path | None, typer.Option(help="Write one page that needs nothing beside itself.")
+    ] = None,
+    markdown: Annotated[Path | None, typer.Option(help="Write Markdown to this file.")] = None,
     junit: Annotated[Path | None, typer.Option(help="Write JUnit XML to this file.")] = None,
     weights: Annotated[
         str | None,
@@ -110,13 +116,12 @@ def check(
     # one seed for all workers, so that one number repeats the run
     seed = secrets.randbelow(2**32) if seed is None else seed
     arguments += [f"--attnspec-seed={seed}"]
-    for path in (report, junit):
-        if path is not None and not path.resolve().parent.is_dir():
-            _refuse(f"{path}: there is no folder {path.resolve().parent}")
-    if report is not None:
-        arguments += [f"--attnspec-report={report.resolve()}"]
-    if junit is not None:
-        arguments += [f"--junitxml={junit.resolve()}"]
+    check_paths(report, html, markdown, junit)
+    written = {"attnspec-report": report, "attnspec-html": html, "attnspec-markdown": markdown}
+    for option, path in {**written, "junitxml": junit}.items():
+        arguments += [] if path is None else [f"--{option}={path.resolve()}"]
+    summary = summary_of_actions()
+    arguments += [] if summary is None else [f"--attnspec-summary={summary}"]
     with tempfile.TemporaryDirectory() as folder:
         # The settings and conftest files of whatever project we are called in are not for this run.
         settings = Path(folder, "pytest.ini")

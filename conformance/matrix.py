@@ -5,8 +5,10 @@ from collections.abc import Iterable, Sequence
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from attnspec.conformance.record import CONFORMING, Outcome, Record
+from attnspec.conformance.report_text import clean
 
 SYMBOLS = {
     Outcome.PASSED: ("pass", "green"),
@@ -53,11 +55,12 @@ def print_matrix(records: Sequence[Record], console: Console) -> None:
         console.print(_clauses(present, subjects))
         console.print(_counts(present, subjects))
     for line in _figures(present):
-        console.print(line, highlight=False, markup=False)
+        console.print(clean(line), highlight=False, markup=False)
     for line in _asides(present):
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
+        console.print(clean(line), highlight=False, markup=False, soft_wrap=True)
     for subject, reason in absent.items():
-        console.print(f"{subject}: not available here: {reason}", highlight=False, markup=False)
+        line = clean(f"{subject}: not available here: {reason}")
+        console.print(line, highlight=False, markup=False)
 
 
 def _absent(records: Sequence[Record]) -> dict[str, str]:
@@ -104,7 +107,7 @@ def _clauses(records: Sequence[Record], subjects: Sequence[str]) -> Table:
     table.add_column("clause", no_wrap=True)
     table.add_column("", overflow="ellipsis", no_wrap=True, max_width=44, style="dim")
     for subject in subjects:
-        table.add_column(subject, justify="center", no_wrap=True)
+        table.add_column(Text(clean(subject)), justify="center", no_wrap=True)
     known = clauses()
     order = {identifier: place for place, identifier in enumerate(known)}
     cells: dict[str, dict[str, list[Outcome]]] = {}
@@ -115,7 +118,9 @@ def _clauses(records: Sequence[Record], subjects: Sequence[str]) -> Table:
     for identifier in sorted(cells, key=lambda each: order.get(each, len(order))):
         title = known[identifier].title if identifier in known else ""
         row = cells[identifier]
-        table.add_row(identifier, title, *(_cell(row.get(subject)) for subject in subjects))
+        table.add_row(
+            Text(clean(identifier)), title, *(_cell(row.get(subject)) for subject in subjects)
+        )
     return table
 
 
@@ -141,7 +146,7 @@ def _counts(records: Sequence[Record], subjects: Sequence[str]) -> Table:
         fractions = [each.worst for each in held if each.worst is not None]
         seconds = sum(each.seconds.get("total", 0.0) for each in mine)
         table.add_row(
-            subject,
+            Text(clean(subject)),
             *(str(counts[outcome]) for outcome in shown),
             str(sum(each.examples for each in mine)),
             f"{max(fractions):.2f}" if fractions else "-",

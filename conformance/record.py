@@ -117,6 +117,9 @@ class Record:
             for name in ("subject", "law", "reason", "message", "case", "snippet", "link"):
                 if not isinstance(data.get(name, ""), str):
                     raise TypeError(name)
+            for name in ("mismatch", "picture"):
+                if not isinstance(data.get(name), dict | None):
+                    raise TypeError(name)
             return cls(**data)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise ValueError(f"not a record: {line[:80]}") from error
