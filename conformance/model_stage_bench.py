@@ -6,6 +6,7 @@ has every branch closed and gets, as its embeddings, the stream that the oracle 
 first. Where the stage is right, both carry the same stream into whatever follows, and answer alike.
 """
 
+import hashlib
 from dataclasses import replace
 from typing import Any
 
@@ -144,5 +145,48 @@ def _sizes(config: GPT2Config) -> dict[str, Any]:
 
 
 def gate_of(shown: Probe) -> torch.Tensor:
-    allowed = Allowed(shown.config, shown.weights, shown.input_ids)
-    return allowed.gate(lambda passed: passed.logits)[..., -shown.config.n_embd :]
+    """How far a right reading may be from the oracle's.
+
+    Blocks that add nothing are left out: a product with zero is zero, whatever was rounded before.
+    """
+    key = (shown.config, _digest(shown))
+    if key not in _GATES:
+        if len(_GATES) >= _MOST:
+            _GATES.clear()
+        config, weights = _open_blocks(shown)
+        allowed = Allowed(config, weights, shown.input_ids)
+        _GATES[key] = allowed.gate(lambda passed: passed.logits)
+    return _GATES[key][..., -shown.config.n_embd :]
+
+
+_GATES: dict[tuple[GPT2Config, bytes], torch.Tensor] = {}
+_MOST = 1024
+
+
+def _digest(shown: Probe) -> bytes:
+    told = hashlib.blake2b(digest_size=16)
+    for each in (shown.input_ids, *shown.weights.values()):
+        told.update(each.numpy().tobytes())
+    return told.digest()
+
+
+def _open_blocks(shown: Probe) -> tuple[GPT2Config, dict[str, torch.Tensor]]:
+    """The same model without the blocks whose branches are zero, as far as numbers go."""
+    config = shown.config
+    names = [f"{name}.c_proj.{part}" for name in ("attn", "mlp") for part in ("weight", "bias")]
+    kept = [
+        layer
+        for layer in range(config.n_layer)
+        if any(shown.weights[f"transformer.h.{layer}.{name}"].any() for name in names)
+    ]
+    if config.scale_attn_by_inverse_layer_idx and kept:
+        return config, shown.weights
+    weights = {name: each for name, each in shown.weights.items() if ".h." not in name}
+    for place, layer in enumerate(kept):
+        own = f"transformer.h.{layer}."
+        weights |= {
+            name.replace(own, f"transformer.h.{place}."): each
+            for name, each in shown.weights.items()
+            if name.startswith(own)
+        }
+    return replace(config, n_layer=len(kept)), weights
