@@ -53,6 +53,9 @@ VALUE_CASES = (
     TILES.but(queries=129, keys=63, d_head=80, d_value=80),
     TILES.but(queries=3, keys=257, values=Values.ONE_HOT, dtype=BF16),
     TILES.but(queries=33, keys=256, values=Values.GROWING, is_causal=True),
+    # what most kernels meet first, and so split up in a way of its own
+    SMALL.but(queries=16, keys=16),
+    TILES.but(queries=64, keys=64, dtype=BF16),
 )
 
 

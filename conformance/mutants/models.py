@@ -202,9 +202,10 @@ class _FedTwice(CompactGPT2):
 
 
 @model_mistake(
-    "own-cached-causal-upper-left",
-    "with a cache the causal mask is aligned to the first key",
+    "MSK-05",
+    "with a cache the causal mask is aligned to the first key, and hides the past",
     "a-cache-gives-what-all-at-once-gives",
+    source="https://github.com/onnx/onnx/pull/7297",
 )
 class _UpperLeft(CompactGPT2):
     def causal(self, past: int, length: int) -> torch.Tensor:

@@ -44,11 +44,26 @@ def _found_by_32_bits(tensor: torch.Tensor) -> torch.Tensor:
 
 
 @mistake(
-    "own-offsets-in-32-bits",
+    "STR-09",
     "offsets in memory computed in 32 bits",
     kills=(FAR,),
+    source="https://github.com/vllm-project/vllm/issues/50427",
 )
 class OffsetsIn32Bits(Dense):
     def __call__(self, *operands: Any, **options: Any) -> Any:
         read: list[Any] = [_found_by_32_bits(each) for each in operands]
         return super().__call__(*read, **options)
+
+
+@mistake(
+    "STR-10",
+    "the index into a mask computed in 32 bits",
+    kills=(FAR,),
+    source="https://github.com/ml-explore/mlx/issues/2894",
+)
+class MaskIndexIn32Bits(Dense):
+    def mask(
+        self, attn_mask: torch.Tensor | None, is_causal: bool, scores: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        read = None if attn_mask is None else _found_by_32_bits(attn_mask)
+        return super().mask(read, is_causal, scores)

@@ -1,0 +1,148 @@
+"""Mutants of the public catalogue: masks that meet alignment, eviction, tiles and their shape."""
+
+from typing import Any
+
+import torch
+
+from attnspec.conformance.mutants.cache import LOWER_RIGHT
+from attnspec.conformance.mutants.dense import Dense
+from attnspec.conformance.mutants.planting import mistake
+from attnspec.conformance.mutants.tiled import Tiled
+
+DIAGONAL = "the-diagonal-lies-where-the-profile-says"
+BROADCAST = "masks-broadcast"
+
+
+def lower_right(queries: int, keys: int) -> torch.Tensor:
+    """The triangle in whose corner the last query reads the last key."""
+    return torch.ones(queries, keys, dtype=torch.bool).tril(keys - queries)
+
+
+class TiledBehind(Tiled):
+    """A correct attention by tiles whose last query stands at the last key."""
+
+    tile = 4
+
+    def causal(self, queries: int, keys: int) -> torch.Tensor:
+        """The lower-right triangle."""
+        return lower_right(queries, keys)
+
+
+@mistake(
+    "MSK-04",
+    "the kernel for float32 aligns the causal flag lower-right, all others upper-left",
+    kills=(DIAGONAL,),
+    source="https://github.com/microsoft/onnxruntime/issues/29020",
+)
+class TwoAlignments(Dense):
+    def __call__(self, query: torch.Tensor, *operands: Any, **options: Any) -> Any:
+        self.behind = query.dtype == torch.float32
+        return super().__call__(query, *operands, **options)
+
+    def causal(self, queries: int, keys: int) -> torch.Tensor:
+        return super().causal(queries, keys) if not self.behind else lower_right(queries, keys)
+
+
+@mistake(
+    "MSK-38",
+    "keys that nobody reads are evicted, and causality counts the places of those that are left",
+    kills=("mask-and-causal-flag-both-apply",),
+    source="https://github.com/rajveer43/VeloxQuant-MLX/pull/392",
+)
+class PlacesAfterEviction(Dense):
+    def mask(
+        self, attn_mask: torch.Tensor | None, is_causal: bool, scores: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        visible, bias = super().mask(attn_mask, False, scores)
+        if not is_causal:
+            return visible, bias
+        kept = visible.any(-2, keepdim=True)
+        place = kept.cumsum(-1) - 1
+        return visible & (place <= torch.arange(scores.shape[-2])[:, None]), bias
+
+
+@mistake(
+    "TIL-04",
+    "a tile of queries before the first key has no tile of keys to visit, and is never written",
+    kills=(DIAGONAL, "the-causal-flag-equals-its-triangle"),
+    source="https://github.com/Dao-AILab/flash-attention/issues/1778",
+    causal_alignment=LOWER_RIGHT,
+)
+class NeverWritten(TiledBehind):
+    def causal(self, queries: int, keys: int) -> torch.Tensor:
+        visible = super().causal(queries, keys)
+        self.reached = visible.any(-1)
+        return visible
+
+    def __call__(self, *operands: Any, **options: Any) -> Any:
+        self.reached = torch.ones(operands[0].shape[2], dtype=torch.bool)
+        return super().__call__(*operands, **options)
+
+    def finish(self, out: torch.Tensor, value: torch.Tensor) -> Any:
+        tiles = [tile.any().expand(tile.shape) for tile in self.reached.split(self.tile)]
+        # whatever the memory of the output held before
+        unwritten = ~torch.cat(tiles)[:, None]
+        return super().finish(out.masked_fill(unwritten, torch.nan), value)
+
+
+@mistake(
+    "own-boundary-in-one-tile",
+    "only the last tile of keys that a tile of queries visits is masked, though two are crossed",
+    kills=("a-causal-row-attends-its-prefix", DIAGONAL),
+    source="https://github.com/Dao-AILab/flash-attention/pull/436",
+    causal_alignment=LOWER_RIGHT,
+)
+class BoundaryInOneTile(TiledBehind):
+    def causal(self, queries: int, keys: int) -> torch.Tensor:
+        last = torch.arange(queries) // self.tile * self.tile + self.tile - 1 + keys - queries
+        before = torch.arange(keys) // self.tile < last[:, None] // self.tile
+        return super().causal(queries, keys) | before
+
+
+@mistake(
+    "SHP-03",
+    "a mask is copied to the bias as it stands, and one with a single row is an error",
+    kills=(BROADCAST,),
+    source="https://github.com/jax-ml/jax/issues/28974",
+)
+class MaskNotBroadcast(Dense):
+    def mask(
+        self, attn_mask: torch.Tensor | None, is_causal: bool, scores: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        if attn_mask is not None and attn_mask.dim() == 4:
+            queries = scores.shape[-2]
+            if attn_mask.shape[-2] != queries:
+                raise ValueError(f"bias must have {queries} rows, got {attn_mask.shape[-2]}")
+        return super().mask(attn_mask, is_causal, scores)
+
+
+@mistake(
+    "SHP-04",
+    "a bias is unpacked as (heads, queries, keys), and one for each batch element is an error",
+    kills=(BROADCAST,),
+    source="https://github.com/lucidrains/x-transformers/issues/298",
+)
+class BiasOfThreeAxes(Dense):
+    def add_bias(self, scores: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+        heads, queries, keys = bias.shape if bias.dim() != 2 else (1, *bias.shape)
+        return super().add_bias(scores, bias.view(1, heads, queries, keys))
+
+
+@mistake(
+    "DST-03",
+    "chunks are dealt out as if none read a later one, also where attention is not causal",
+    kills=("output-equals-the-definition",),
+    source="https://github.com/pytorch/pytorch/pull/141622",
+)
+class ChunksAssumeCausality(Dense):
+    """Two devices hold the first and last, and the second and third, of four chunks."""
+
+    def hide(self, scores: torch.Tensor, visible: torch.Tensor) -> torch.Tensor:
+        queries, keys = scores.shape[-2:]
+        if queries == keys and keys % 4 == 0:
+            chunk = torch.arange(keys) // (keys // 4) if keys else torch.arange(0)
+            visible = visible & (chunk <= chunk[:, None])
+        return super().hide(scores, visible)
+
+    def softmax(self, scores: torch.Tensor, visible: torch.Tensor) -> torch.Tensor:
+        return super().softmax(scores, scores != -torch.inf)
