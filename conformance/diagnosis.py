@@ -30,6 +30,7 @@ from attnspec.spec import (
     MaskKind,
     MaskPattern,
     MaskShape,
+    ModelImplementation,
     Values,
 )
 
@@ -104,6 +105,11 @@ def diagnosed(record: Record, subject: Any) -> Record:
         record: of any outcome and kind of subject; returned as it is where nothing is to be said.
         subject: on which the law has just been tried.
     """
+    if record.outcome is Outcome.FAILED and isinstance(subject, ModelImplementation):
+        # it takes sentences from here
+        from attnspec.conformance.model_diagnosis import model_diagnosed
+
+        return model_diagnosed(record, subject)
     if record.outcome is not Outcome.FAILED or not isinstance(subject, Subject):
         return record
     if record.seconds.get("total", 0.0) > PATIENCE:

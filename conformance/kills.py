@@ -12,6 +12,9 @@ from attnspec.conformance.check import check
 from attnspec.conformance.diagnosis import resembles
 from attnspec.conformance.effort import Effort
 from attnspec.conformance.law import Judged, Law, registered
+from attnspec.conformance.model_diagnosis import REFUSING
+from attnspec.conformance.model_likeness import model_resembles
+from attnspec.conformance.model_stage import diverges
 from attnspec.conformance.mutants.registry import Mutant, planted
 from attnspec.conformance.oracle import expect
 from attnspec.conformance.oracle_gradients import expect_gradients
@@ -62,6 +65,7 @@ class Kills:
         silent: laws that say nothing of it.
         looks_like: the mutants that it is found to look like, by what broke the first law.
         looks_like_others: likewise among all mutants but itself.
+        stage: the first stage of a model that is found to diverge.
         styles: why each of the usual styles of testing rejects it, or nothing; attention only.
     """
 
@@ -77,6 +81,7 @@ class Kills:
     silent: tuple[str, ...] = ()
     looks_like: tuple[str, ...] = ()
     looks_like_others: tuple[str, ...] = ()
+    stage: str = ""
     styles: dict[str, str] = field(default_factory=dict)
 
     def to_json(self) -> str:
@@ -155,6 +160,7 @@ def kills(mutant: Mutant) -> Kills:
         silent=tuple(silent),
         looks_like=looks_like,
         looks_like_others=others,
+        stage=_stage(mutant) if pinned else "",
         styles=_styles(mutant.subject),
         **told,
     )
@@ -163,6 +169,11 @@ def kills(mutant: Mutant) -> Kills:
 def _likeness(mutant: Mutant, pinned: dict[str, int]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """What the diagnosis says of a mutant, with its own entry in the catalogue and without."""
     subject = subject_of(mutant, remembers=True)
+    if pinned and isinstance(subject, ModelImplementation):
+        about = bool(REFUSING.intersection(_laws()[next(iter(pinned))].clauses))
+        found = model_resembles(subject, refusals=about)
+        others = model_resembles(subject, refusals=about, without=frozenset({mutant.id}))
+        return tuple(each.id for each in found), tuple(each.id for each in others)
     if not pinned or not isinstance(subject, Subject):
         return (), ()
     record = _try(_laws()[next(iter(pinned))], subject, None)
@@ -171,6 +182,14 @@ def _likeness(mutant: Mutant, pinned: dict[str, int]) -> tuple[tuple[str, ...], 
     found = resembles(subject)
     others = resembles(subject, without=frozenset({mutant.id}))
     return tuple(each.id for each in found), tuple(each.id for each in others)
+
+
+def _stage(mutant: Mutant) -> str:
+    """The first stage of a model that diverges; of anything else nothing."""
+    if not isinstance(mutant.subject, ModelImplementation):
+        return ""
+    found = diverges(mutant.subject)
+    return "" if found is None else found.place
 
 
 def false_alarms(name: str, subject: Implementation) -> Kills:

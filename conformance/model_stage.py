@@ -11,12 +11,13 @@ from dataclasses import replace
 
 import torch
 
-from attnspec.conformance.model_case import ModelCase, draw
-from attnspec.conformance.model_judge import Allowed, ask, build, call, doubled, model_oracle
+from attnspec.conformance.model_case import draw
+from attnspec.conformance.model_judge import Allowed, ask, build
 from attnspec.conformance.model_probe import Probe
 from attnspec.conformance.model_stage_bench import WIDTH, Bench, alike, coarse, gate_of
 from attnspec.conformance.model_stage_block import in_block
 from attnspec.conformance.model_stage_names import Finding, Stage
+from attnspec.conformance.model_stage_states import CASES, first_state, with_states
 from attnspec.conformance.process import restored
 from attnspec.conformance.subject import Raised
 from attnspec.conformance.tally import NotClaimed
@@ -25,19 +26,6 @@ from attnspec.spec import ModelFeature, ModelImplementation
 
 LAYERS = 2
 """Blocks that are looked into: the second shows what depends on the layer's number."""
-
-_CASES = (
-    ModelCase(n_layer=2, n_head=2, d_head=3, length=4, n_positions=6, vocab_size=11, seed=1),
-    ModelCase(
-        n_layer=3, n_head=3, d_head=2, length=5, n_positions=5, vocab_size=7, batch=2, n_inner=5,
-        scale_attn_weights=False, layer_norm_epsilon=1e-3, activation_function="gelu", seed=2,
-    ),
-    ModelCase(
-        n_layer=3, n_head=2, d_head=4, length=3, batch=2, tied=False, activation_function="relu",
-        scale_attn_by_inverse_layer_idx=True, layer_norm_epsilon=0.25, seed=3,
-    ),
-)  # fmt: skip
-"""Models whose hidden states are compared."""
 
 _KEPT: dict[int, tuple[ModelImplementation, Finding | None]] = {}
 _MOST = 64
@@ -70,17 +58,19 @@ def diverges(subject: ModelImplementation) -> Finding | None:
 
 def _diverges(subject: ModelImplementation) -> Finding | None:
     bench = Bench(subject)
+    if bench.dtype not in (torch.float64, torch.float32):
+        return None
     if not _can_be_measured(bench):
         return None
     found = next((each for each in _narrowed(bench) if each is not None), None)
     if ModelFeature.HIDDEN_STATES not in subject.features:
         return found
-    return _with_states(found, [_first_state(bench, case) for case in _CASES])
+    return with_states(found, [first_state(bench, case) for case in CASES])
 
 
 def _can_be_measured(bench: Bench) -> bool:
     """Whether plain models give finite logits, the same for the same tokens each time."""
-    inputs = draw(_CASES[0].but(dtype=bench.dtype))
+    inputs = draw(CASES[0].but(dtype=bench.dtype))
     shown = bench.closed(coarse("plain", 2, 3, WIDTH))
     try:
         for config, weights, ids in (
@@ -189,69 +179,3 @@ def _out_of_place(bench: Bench, shown: Probe) -> bool:
     gate = gate_of(shown).amax()
     distance = (got.double()[:, :, None] - expected[:, None]).abs().amax(-1)
     return bool((distance.amin(-1) <= gate * (1 + expected.abs().amax())).all())
-
-
-# HIDDEN STATES
-
-
-def _first_state(bench: Bench, case: ModelCase) -> tuple[int | None, int, bool] | None:
-    """The first hidden state that diverges, how many there are, and whether the logits are right.
-
-    Nothing where the subject does not claim the case, or hands out no such states.
-    """
-    inputs = draw(case.but(dtype=bench.dtype))
-    config, weights, ids = inputs.config, inputs.state_dict, inputs.input_ids
-    try:
-        model = build(bench.subject, config, weights)
-        with torch.no_grad():
-            logits, got = call(model, ids, output_hidden_states=True)
-            plain = ask(model, ids, weights)
-            oracle = model_oracle(bench.subject).build(config, doubled(weights))
-            due_logits, due = oracle(ids, output_hidden_states=True)
-    except (NotClaimed, Raised, TypeError, ValueError, Violation):
-        return None
-    allowed = Allowed(config, weights, ids)
-    if len(got) != len(due) or any(
-        not isinstance(one, torch.Tensor) or one.shape != two.shape
-        for one, two in zip(got, due, strict=False)
-    ):
-        return None
-    first = None
-    for place, (one, two) in enumerate(zip(got, due, strict=True)):
-        gate = allowed.gate(lambda passed, place=place: passed.hidden_states[place])
-        if first is None and not ((one.double() - two).abs() <= gate).all():
-            first = place
-    gate = allowed.gate(lambda passed: passed.logits)
-    return first, len(due) - 1, bool(((plain.double() - due_logits).abs() <= gate).all())
-
-
-def _with_states(
-    found: Finding | None, states: list[tuple[int | None, int, bool] | None]
-) -> Finding | None:
-    """Hold a finding against the hidden states, and where there is none let them speak."""
-    told = [each for each in states if each is not None]
-    wrong = [(first, last) for first, last, is_right in told if first is not None and not is_right]
-    if found is None and not wrong and any(first is not None for first, _, _ in told):
-        return Finding(
-            stage=Stage.STATES, experiment="random models, whose logits are right all the same"
-        )
-    if not wrong:
-        return found
-    first, last = min(wrong)
-    if found is not None and first >= _place(found, last):
-        return found
-    experiment = "the hidden states of random models"
-    if first == 0:
-        return Finding(stage=Stage.EMBEDDING, experiment=experiment)
-    # the last state comes after the final LayerNorm too
-    if found is None and first == last:
-        return None
-    return Finding(stage=Stage.BLOCK, layer=first - 1, experiment=experiment)
-
-
-def _place(found: Finding, last: int) -> int:
-    """The first hidden state that comes after a stage."""
-    if found.layer is not None:
-        return min(found.layer + 1, last)
-    is_late = found.stage in (Stage.FINAL_NORM, Stage.HEAD)
-    return last if is_late else 0

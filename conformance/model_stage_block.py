@@ -128,10 +128,10 @@ def _branch_is_wrong(
     known = torch.tensor([1.0, -1.0] * (WIDTH // 2)).double().expand(rows.shape)
     fixed = {f"{name}__weight": _ZERO, f"{name}__bias": _ONE}
     shown = bench.closed(rows, n_layer=layer + 1, **config)
-    normal = bench.closed(known, n_layer=layer + 1, layer_norm_epsilon=0.0, **config)
+    even = bench.closed(known, n_layer=layer + 1, layer_norm_epsilon=0.0, **config)
     return not (
         bench.adds_as_due(opened(shown, layer, **maps, **fixed))
-        or bench.adds_as_due(opened(normal, layer, **maps))
+        or bench.adds_as_due(opened(even, layer, **maps))
     )
 
 

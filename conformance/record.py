@@ -66,6 +66,7 @@ class Record:
             draws the same.
         looks_like: ids of the planted bugs that answer as the subject does, on the failing call
             and on others.
+        stage: the first stage of a model that diverges: "block 0, attention: mask"; or nothing.
         mismatch: the worst element in words: `what`, `where`, `expected`, `got`, `bound`, `wrong`.
         picture: the errors around it, and what its queries may read, as grids of numbers (see
             `attnspec.conformance.picture`).
@@ -89,6 +90,7 @@ class Record:
     figures: dict[str, float] = field(default_factory=dict)
     seed: int | None = None
     looks_like: tuple[str, ...] = ()
+    stage: str = ""
     mismatch: dict[str, str] | None = None
     picture: dict[str, Any] | None = None
 
@@ -114,7 +116,7 @@ class Record:
             data["worst"] = None if data["worst"] is None else float(data["worst"])
             for name in ("seconds", "figures"):
                 data[name] = {key: float(value) for key, value in data[name].items()}
-            for name in ("subject", "law", "reason", "message", "case", "snippet", "link"):
+            for name in ("subject", "law", "reason", "message", "case", "snippet", "link", "stage"):
                 if not isinstance(data.get(name, ""), str):
                     raise TypeError(name)
             for name in ("mismatch", "picture"):
