@@ -67,14 +67,15 @@ as large as the storage type allows, and not k: max(1, |scale|) f_q Σ M. A sum 
 it was formed brings what it lost with it: |scale| f.
 
 **Range.** Nothing is promised for a row that is out of range forward, whose Σ|dO||v| exceeds a
-quarter of the accumulator's range, or whose dt (eager: dP too) may leave that of the storage type;
-nor for the keys that it reads. Nor for a gradient of which a part may leave the range of the
-storage type where parts are stored: written n > 1 times, or eager, and then before it is scaled:
-max(1, |scale|) Σ M|k| stands for Σ M|k| there. Two such parts may be infinities of either sign.
+quarter of the accumulator's range, or whose dt (eager: dP and dP - D too) may leave that of the
+storage type; nor for the keys that it reads. Nor for a gradient of which a part may leave the range
+of the storage type where parts are stored: written n > 1 times, or eager, and then before it is
+scaled: max(1, |scale|) Σ M|k| stands for Σ M|k| there. Two such parts may be infinities of either
+sign.
 
 A pair that may not be read has p = 0, and 0 · ∞ is NaN: where the profile lets that happen, a row
-may be NaN, and add NaN to every key, if its dP overflows where it does not read, or it is out of
-range itself, so that D is not finite.
+may be NaN, and add NaN to every key, if its dP, or dP - D, overflows where it does not read, or it
+is out of range itself, so that D is not finite.
 """
 
 import math
@@ -182,9 +183,7 @@ def backward(
 
     # dP
     dP, magnitude = grad @ value.mT, grad.abs() @ value.abs().mT
-    if propagates:
-        unread = (4 * magnitude > r.largest) | (dP.abs() * (1 + 2 * r.u_s) > r.largest_stored)
-        may_be_nan = may_be_nan | (unread & ~w.readable).any(-1, keepdim=True)
+    everywhere = 4 * magnitude > r.largest, dP.abs() * (1 + 2 * r.u_s)
     # what may not be read may be infinite, and must not meet a zero
     dP, magnitude = dP.where(w.readable, 0.0), magnitude.where(w.readable, 0.0)
     operands = grad.abs().sum(-1, keepdim=True) + value.abs().sum(-1)[..., None, :] + d_value
@@ -211,6 +210,11 @@ def backward(
     difference = dP - D
     dS = p * difference
     x = (difference.abs() + e_dP + e_D) * live
+    undefined |= (x * (1 + 2 * r.u_s) > r.largest_stored).any(-1, keepdim=True)
+    if propagates:
+        overflows, size_dP = everywhere
+        unread = overflows | (size_dP + D.abs() + e_D > r.largest_stored)
+        may_be_nan = may_be_nan | (unread & ~w.readable).any(-1, keepdim=True)
     c = compound(theta(4, r.u), theta(2, r.u_s))
     e_dS = e_p * x + p * e_dP + c * p_most * x + 2 * floor * live
     common = p * e_D

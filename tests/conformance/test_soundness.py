@@ -97,6 +97,8 @@ SETTLED = {
     # derivatives of a quotient underflow, and are multiplied by the divisor again
     2_013_745: (torch.float16, 64, "dense in the storage type, softmax by hand"),
     2_001_700: (torch.float16, 256, "dense in the storage type, softmax by hand"),
+    # dP and D both fit float16, and their difference does not
+    3_010_979: (torch.float16, 64, "dense in the storage type, softmax by hand"),
 }
 """Calls on which a correct result once exceeded its bound, by seed."""
 
