@@ -25,7 +25,7 @@ def main(
     cases: Annotated[int, typer.Option(help="Calls to draw in each dtype.", min=1)] = 25_000,
     seed: Annotated[
         int, typer.Option(help="The first seed; each call uses the next one.")
-    ] = 3_000_000,
+    ] = 4_000_000,
     longest: Annotated[
         int,
         typer.Option(
