@@ -8,7 +8,7 @@ first. Where the stage is right, both carry the same stream into whatever follow
 
 import hashlib
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from jaxtyping import Float64
@@ -20,6 +20,8 @@ from attnspec.conformance.subject import Raised
 from attnspec.conformance.tally import NotClaimed
 from attnspec.conformance.violation import Violation
 from attnspec.spec import GPT2Config, ModelImplementation
+
+Key = TypeVar("Key")
 
 WIDTH = 6
 """Channels of the stream: a whole number of one, two and three heads."""
@@ -105,13 +107,16 @@ class Bench:
 
         The last hidden state comes after that, so a closed block is put behind the others.
         """
+        key = (self.oracle.name, _digest(shown))
+        if key in _STREAMS:
+            return _STREAMS[key]
         config = replace(shown.config, n_layer=shown.config.n_layer + 1)
         spare = probe(torch.zeros(1, config.n_embd).double(), ModelCase(), **_sizes(config))
         model = self.oracle.build(config, spare.weights | doubled(shown.weights))
         with torch.no_grad():
             _, states = model(shown.input_ids, output_hidden_states=True)
-        due: torch.Tensor = states[shown.config.n_layer]
-        return due
+        _remember(_STREAMS, key, states[shown.config.n_layer])
+        return _STREAMS[key]
 
     def expected(self, shown: Probe) -> Float64[torch.Tensor, "batch length width"]:
         """What the oracle reads of the same model."""
@@ -149,22 +154,28 @@ def gate_of(shown: Probe) -> torch.Tensor:
 
     Blocks that add nothing are left out: a product with zero is zero, whatever was rounded before.
     """
-    key = (shown.config, _digest(shown))
+    key = _digest(shown)
     if key not in _GATES:
-        if len(_GATES) >= _MOST:
-            _GATES.clear()
         config, weights = _open_blocks(shown)
         allowed = Allowed(config, weights, shown.input_ids)
-        _GATES[key] = allowed.gate(lambda passed: passed.logits)
+        _remember(_GATES, key, allowed.gate(lambda passed: passed.logits))
     return _GATES[key][..., -shown.config.n_embd :]
 
 
-_GATES: dict[tuple[GPT2Config, bytes], torch.Tensor] = {}
+# Every subject meets the same models.
+_STREAMS: dict[tuple[str, bytes], torch.Tensor] = {}
+_GATES: dict[bytes, torch.Tensor] = {}
 _MOST = 1024
 
 
+def _remember(kept: dict[Key, torch.Tensor], key: Key, each: torch.Tensor) -> None:
+    if len(kept) >= _MOST:
+        kept.clear()
+    kept[key] = each
+
+
 def _digest(shown: Probe) -> bytes:
-    told = hashlib.blake2b(digest_size=16)
+    told = hashlib.blake2b(repr((shown.config, shown.input_ids.shape)).encode(), digest_size=16)
     for each in (shown.input_ids, *shown.weights.values()):
         told.update(each.numpy().tobytes())
     return told.digest()

@@ -21,7 +21,12 @@ _AFFINE = {"weight": 1 + coarse("gain", WIDTH) / 2, "bias": coarse("bias", WIDTH
 
 
 def in_block(bench: Bench, layer: int) -> Finding | None:
-    """The first stage of a block that diverges where all before it are right, or nothing."""
+    """The first stage of a block that diverges where all before it are right, or nothing.
+
+    Blocks are alike: one after the first is taken apart only where it is wrong as a whole.
+    """
+    if layer > 0 and _whole(bench, layer):
+        return None
     for stage, is_right, experiment in _experiments(bench, layer):
         if not is_right:
             return Finding(stage=stage, layer=layer, experiment=experiment)
@@ -283,8 +288,15 @@ def _activation(bench: Bench, layer: int, name: str) -> bool:
 
 def _whole(bench: Bench, layer: int) -> bool:
     """Whether a block of random weights does what it should, every stage at once."""
-    for heads, shape in ((1, (1, 3)), (3, (2, 5))):
-        shown = bench.closed(coarse("whole", *shape, WIDTH), n_layer=layer + 1, n_head=heads)
+    for heads, shape, switches in (
+        (1, (1, 3), {}),
+        (3, (2, 5), {"scale_attn_by_inverse_layer_idx": True}),
+        (2, (2, 4), {"scale_attn_weights": False, "layer_norm_epsilon": 0.25}),
+    ):
+        if not bench.claims(**switches):
+            continue
+        rows = coarse("whole", *shape, WIDTH)
+        shown = bench.closed(rows, n_layer=layer + 1, n_head=heads, **switches)
         drawn = draw_weights(shown.config, seed=7, spread=0.3, dtype=bench.dtype)
         own = f"transformer.h.{layer}."
         weights = {
