@@ -119,6 +119,10 @@ class Collector:
             for nodeid in self.collected:
                 if nodeid not in self.records:
                     self._keep(nodeid, _lost(nodeid, "it was collected and never reported"))
+        # in the order of the laws, whichever worker was faster
+        order = {nodeid: place for place, nodeid in enumerate(self.collected)}
+        known = sorted(self.records, key=lambda each: order.get(each, len(order)))
+        self.records = {nodeid: self.records[nodeid] for nodeid in known}
         self._end(session)
         if self.records and not conforming(list(self.records.values())):
             # Stopping at the first failure counts as an interruption in pytest.

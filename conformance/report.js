@@ -21,22 +21,22 @@
   function apply() {
     const { outcomes, family, subject, words } = chosen();
     const wanted = (outcome) => !outcomes.length || outcomes.includes(outcome);
+    const clauses = new Set();
     let laws = 0, all = 0, told = 0;
     for (const item of document.querySelectorAll(".item")) {
-      const { outcome, subject: whose, families } = item.dataset;
+      const { outcome, subject: whose } = item.dataset;
+      const families = item.dataset.clauses.split(" ").map((clause) => clause.split("-")[0]);
       const is = wanted(outcome) && (!subject || whose === subject)
-        && (!family || families.split(" ").includes(family)) && says(item, words);
+        && (!family || families.includes(family)) && says(item, words);
       item.hidden = !is;
+      if (is) for (const clause of item.dataset.clauses.split(" ")) clauses.add(clause);
       if (item.matches("tr")) { all += 1; laws += is; } else { told += is; }
     }
     for (const cell of document.querySelectorAll(".matrix [data-subject]")) {
       cell.hidden = Boolean(subject) && cell.dataset.subject !== subject;
     }
     for (const row of document.querySelectorAll(".matrix .row")) {
-      const cells = [...row.querySelectorAll("td")].filter((cell) => !cell.hidden);
-      const is = (!family || row.dataset.family === family) && says(row, words)
-        && cells.some((cell) => cell.dataset.outcome && wanted(cell.dataset.outcome));
-      row.hidden = !is;
+      row.hidden = !clauses.has(row.dataset.clause) || (Boolean(family) && row.dataset.family !== family);
     }
     document.querySelector(".none").hidden = told > 0 || !document.querySelector(".failure");
     document.getElementById("count").textContent = `${laws} of ${all} laws shown`;

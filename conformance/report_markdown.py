@@ -8,7 +8,13 @@ from attnspec.conformance.report_compare import Comparison
 from attnspec.conformance.report_file import Report
 from attnspec.conformance.report_text import clean, known_clause
 
-_MEANS = re.compile(r"[\\`*_{}\[\]<>|~$@#&!:]|^(?=[+-] )|(?<=^\d)(?=[.)] )", re.MULTILINE)
+_MEANS = re.compile(
+    r"[\\`*{}\[\]<>|~$@#&!]"
+    r"|(?<!\w)_|_(?!\w)"  # within a word it emphasizes nothing
+    r"|:(?=//|[\w+-]+:)|(?<=www)\."  # links and emoji
+    r"|^[+-](?= )|(?<=^\d)[.)](?= )|(?<=^\d\d)[.)](?= )"  # items of a list
+)
+"""What Markdown would obey."""
 _SHORT = 300
 """Letters of a reason in a table or a summary."""
 
@@ -16,7 +22,7 @@ _SHORT = 300
 def plain(text: object) -> str:
     """A string that shows as it is, in a paragraph, in a cell of a table or in HTML."""
     line = " ".join(clean(text).split())
-    return _MEANS.sub(lambda found: f"&#{ord(found[0])};" if found[0] else "&#8203;", line)
+    return _MEANS.sub(lambda found: f"&#{ord(found[0])};", line)
 
 
 def fenced(text: str, language: str = "") -> str:

@@ -1,5 +1,6 @@
 """Views: what the pages of a report show, taken from its records and ready for templates."""
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -88,6 +89,7 @@ class Told:
         anchor: where it stands in a page.
         record: what became of the law.
         headline: why, without the numbers that are told beside it.
+        sentence: what the law says, as its message quotes it.
         badge: its outcome.
         is_broken: whether it keeps the subject from conforming.
         drawings: the errors, and what may be read.
@@ -97,6 +99,7 @@ class Told:
     anchor: str
     record: Record
     headline: str
+    sentence: str
     badge: Badge
     is_broken: bool
     drawings: tuple[Markup, ...]
@@ -178,6 +181,7 @@ def told(records: Sequence[Record]) -> list[Told]:
             anchor=f"f{number}",
             record=each,
             headline=_headline(each),
+            sentence=_sentence(each),
             badge=Badge(outcome=each.outcome),
             is_broken=each.outcome not in CONFORMING,
             drawings=_drawings(each),
@@ -250,6 +254,11 @@ def totals(records: Sequence[Record]) -> list[Total]:
 def _headline(record: Record) -> str:
     told = record.mismatch or {}
     return record.reason.partition(f": {told.get('what')} at {told.get('where')}")[0]
+
+
+def _sentence(record: Record) -> str:
+    found = re.search(r"^Law +\S+: (.+)$", record.message, re.MULTILINE)
+    return "" if found is None else found[1]
 
 
 def _drawings(record: Record) -> tuple[Markup, ...]:

@@ -1,0 +1,115 @@
+"""The file of a report: whole at any time, read back as it was, refused where it is none."""
+
+import dataclasses
+
+import pytest
+
+from attnspec.conformance.record import Outcome, Record
+from attnspec.conformance.report_file import ReportWriter, read_report, write_whole
+from attnspec.conformance.report_run import Run, begun
+
+RUN = Run(attnspec="1", spec="2", device="cpu", seed=3, targets=("a",), trials=4, seconds=0.5)
+
+
+def test_a_run_knows_where_and_when_it_is_made():
+    run = begun(device="cpu", effort="smoke", seed=None, targets=["eager"], laws=["MSK"])
+    assert run.attnspec
+    assert run.spec
+    assert run.torch
+    assert run.python
+    assert run.date.endswith("+00:00")
+    assert (run.targets, run.laws, run.ended) == (("eager",), ("MSK",), "partial")
+    assert Run.from_json(run.to_json()) == run
+
+
+@pytest.mark.parametrize("outcome", Outcome)
+def test_a_report_is_read_back_as_it_was(tmp_path, make_record, outcome):
+    path = tmp_path / "report.jsonl"
+    records = [make_record(outcome), make_record(Outcome.PASSED)]
+    writer = ReportWriter(path, RUN)
+    for number, each in enumerate(records):
+        assert read_report(path).records == tuple(records[:number])
+        writer.add(each)
+    assert not read_report(path).run.is_complete
+    writer.end(dataclasses.replace(RUN, ended="complete"), reversed(records))
+    found = read_report(path)
+    assert found.run.is_complete
+    assert found.records == tuple(reversed(records))
+    assert [each.name for each in tmp_path.iterdir()] == ["report.jsonl"]
+
+
+def test_hostile_strings_survive_the_way(tmp_path, broken_run):
+    path = tmp_path / "report.jsonl"
+    ReportWriter(path, broken_run.run).end(broken_run.run, broken_run.records)
+    assert read_report(path) == broken_run
+
+
+def test_records_without_a_header_are_a_report_that_says_less(tmp_path, make_record):
+    path = tmp_path / "old.jsonl"
+    path.write_text(make_record(Outcome.PASSED).to_json() + "\n")
+    found = read_report(path)
+    assert found.run is None
+    assert len(found.records) == 1
+
+
+def test_a_run_killed_while_it_wrote_leaves_all_but_its_last_line(tmp_path, make_record):
+    path = tmp_path / "report.jsonl"
+    writer = ReportWriter(path, RUN)
+    writer.add(make_record(Outcome.PASSED))
+    with path.open("a") as file:
+        file.write(make_record(Outcome.FAILED).to_json()[:100])
+    found = read_report(path)
+    assert [each.outcome for each in found.records] == [Outcome.PASSED]
+    assert not found.run.is_complete
+
+
+def test_a_write_that_fails_leaves_the_old_text_and_nothing_else(tmp_path):
+    path = tmp_path / "report.jsonl"
+    write_whole(path, "old")
+
+    class Full(str):
+        __slots__ = ()
+
+        def encode(self, *_args, **_keywords):
+            raise OSError("no space left")
+
+    with pytest.raises(OSError, match="no space"):
+        write_whole(path, Full("new"))
+    assert path.read_text() == "old"
+    assert [each.name for each in tmp_path.iterdir()] == ["report.jsonl"]
+
+
+GOOD = Record(subject="s", law="l", clauses=("ATT-1",), outcome=Outcome.PASSED).to_json()
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (b"", "no record in it"),
+        (b"\n\n", "no record in it"),
+        (b"\xff\xfe", "no UTF-8"),
+        (b"not json\n", "line 1: not a record: not json"),
+        (b"[]\n", "line 1: not a record"),
+        (b"{}\n", "line 1: not a record"),
+        (b'{"run": 3}\n', "line 1: not the header"),
+        (b'{"run": {}}\n', "line 1: not the header"),
+        (GOOD.encode() + b"\n" + GOOD.encode()[:40], "line 2: not a record"),
+        (GOOD.replace('"passed"', '"splendid"').encode(), "line 1: not a record"),
+        (GOOD.replace('"s"', "5").encode(), "line 1: not a record"),
+        (GOOD.replace('"seconds": {}', '"seconds": {"total": "x"}').encode(), "not a record"),
+        (GOOD.replace('"picture": null', '"picture": []').encode(), "not a record"),
+        ((RUN.to_json() + "\n{").replace("partial", "complete").encode(), "line 2"),
+    ],
+)
+def test_what_is_no_report_is_refused_by_line_and_reason(tmp_path, text, told):
+    path = tmp_path / "bad.jsonl"
+    path.write_bytes(text)
+    with pytest.raises(ValueError, match="bad.jsonl") as refused:
+        read_report(path)
+    assert told in str(refused.value)
+
+
+def test_a_folder_and_nothing_are_refused_by_name(tmp_path):
+    for path in (tmp_path, tmp_path / "absent.jsonl"):
+        with pytest.raises(ValueError, match=path.name):
+            read_report(path)
