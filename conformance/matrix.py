@@ -23,6 +23,9 @@ SYMBOLS = {
 }
 """How each outcome is printed, the worst last to be hidden by another in one cell."""
 
+LONG = 40
+"""Letters of a name after which it is folded, so that the other columns keep their place."""
+
 _WORST_FIRST = (
     Outcome.ERRORED,
     Outcome.FAILED,
@@ -54,9 +57,9 @@ def print_matrix(records: Sequence[Record], console: Console) -> None:
     if subjects:
         console.print(_clauses(present, subjects))
         console.print(_counts(present, subjects))
-    for line in _figures(present):
+    for line in figures(present):
         console.print(clean(line), highlight=False, markup=False)
-    for line in _asides(present):
+    for line in asides(present):
         console.print(clean(line), highlight=False, markup=False, soft_wrap=True)
     for subject, reason in absent.items():
         line = clean(f"{subject}: not available here: {reason}")
@@ -73,7 +76,7 @@ def _absent(records: Sequence[Record]) -> dict[str, str]:
     return {subject: reason for subject, reason in reasons.items() if subject not in ran}
 
 
-def _figures(records: Sequence[Record]) -> list[str]:
+def figures(records: Sequence[Record]) -> list[str]:
     """What was measured and not judged: a line per figure, the largest of each implementation."""
     found: dict[str, dict[str, float]] = {}
     for record in records:
@@ -86,7 +89,7 @@ def _figures(records: Sequence[Record]) -> list[str]:
     ]
 
 
-def _asides(records: Sequence[Record]) -> list[str]:
+def asides(records: Sequence[Record]) -> list[str]:
     """Warnings, each with its reason, and the seeds of cases that no run has drawn before."""
     warned = [each for each in records if each.outcome is Outcome.QUALITY_WARNING]
     lines = [f"quality warning: {each.subject}, {each.law}: {each.reason}" for each in warned]
@@ -107,7 +110,10 @@ def _clauses(records: Sequence[Record], subjects: Sequence[str]) -> Table:
     table.add_column("clause", no_wrap=True)
     table.add_column("", overflow="ellipsis", no_wrap=True, max_width=44, style="dim")
     for subject in subjects:
-        table.add_column(Text(clean(subject)), justify="center", no_wrap=True)
+        is_long = len(clean(subject)) > LONG
+        width = LONG if is_long else None
+        name = Text(clean(subject), overflow="fold")
+        table.add_column(name, justify="center", no_wrap=not is_long, max_width=width)
     known = clauses()
     order = {identifier: place for place, identifier in enumerate(known)}
     cells: dict[str, dict[str, list[Outcome]]] = {}
@@ -133,7 +139,7 @@ def _cell(outcomes: list[Outcome] | None) -> str:
 
 def _counts(records: Sequence[Record], subjects: Sequence[str]) -> Table:
     table = Table(title="Laws by outcome", title_justify="left", pad_edge=False)
-    table.add_column("implementation", no_wrap=True)
+    table.add_column("implementation", max_width=LONG, overflow="fold")
     shown = [outcome for outcome in Outcome if any(each.outcome is outcome for each in records)]
     for outcome in shown:
         table.add_column(str(outcome), justify="right")

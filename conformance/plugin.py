@@ -107,7 +107,10 @@ class Collector:
 
     def _keep(self, nodeid: str, record: "Record") -> None:
         if nodeid not in self.records and self.writer is not None:
-            self.writer.add(record)
+            try:
+                self.writer.add(record)
+            except OSError as error:  # the run goes on, and the end tries again
+                self.unwritten = str(error)
         self.records[nodeid] = record
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
@@ -124,7 +127,7 @@ class Collector:
         known = sorted(self.records, key=lambda each: order.get(each, len(order)))
         self.records = {nodeid: self.records[nodeid] for nodeid in known}
         self._end(session)
-        if self.records and not conforming(list(self.records.values())):
+        if not self.unwritten and self.records and not conforming(list(self.records.values())):
             # Stopping at the first failure counts as an interruption in pytest.
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
@@ -145,18 +148,22 @@ class Collector:
         try:
             if self.writer is not None:
                 self.writer.end(self.run, records)
+                self.unwritten = ""
             if any(self.config.getoption(f"--attnspec-{each}") for each in PAGES):
                 from attnspec.conformance.report import write_pages
                 from attnspec.conformance.report_file import Report
 
                 paths = {each: self.config.getoption(f"--attnspec-{each}") for each in PAGES}
                 write_pages(Report(run=self.run, records=tuple(records)), **paths)
-        except OSError as error:
-            self.unwritten = str(error)
+        except Exception as error:  # whatever a drawing stumbles over, the matrix is still printed
+            self.unwritten = f"{type(error).__name__}: {error}"
             session.exitstatus = pytest.ExitCode.USAGE_ERROR
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         """Print the matrix and the counts."""
+        if self.unwritten:
+            terminalreporter.ensure_newline()
+            terminalreporter.write_line(f"attnspec: the report is not whole: {self.unwritten}")
         if not self.records:
             return
         from rich.console import Console

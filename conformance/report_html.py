@@ -29,6 +29,7 @@ def page(report: Report) -> str:
         facts=[] if report.run is None else view.facts(report.run),
         outcomes=view.shown(report.records),
         totals=view.totals(report.records),
+        notes=view.notes(report.records),
         families=list(dict.fromkeys(row.family for row in rows)),
         failures=failures,
         rows=rows,

@@ -49,7 +49,8 @@ def document(report: Report, *, largest: int | None = None) -> str:
         if not run.is_complete:
             parts.append(f"**This report is partial**: {plain(run.ended)}.")
         parts.append(" · ".join(f"{name} {plain(value)}" for name, value in view.facts(run)))
-    parts += [_totals(report), _matrix(report, failures)]
+    notes = "\n".join(f"- {plain(each)}" for each in view.notes(report.records))
+    parts += [_totals(report), notes, _matrix(report, failures)]
     size = sum(len(part.encode()) + 2 for part in parts)
     for number, each in enumerate(failures):
         part = _failure(each)

@@ -8,7 +8,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from attnspec.conformance.matrix import SYMBOLS, conforming, worst
+from attnspec.conformance.matrix import SYMBOLS, asides, conforming, figures, worst
 from attnspec.conformance.record import CONFORMING, Outcome, Record
 from attnspec.conformance.report_drawing import heat_map, visibility
 from attnspec.conformance.report_file import Report
@@ -165,6 +165,11 @@ def facts(run: Run) -> list[tuple[str, str]]:
         ("ended", run.ended),
     ]
     return [(name, value) for name, value in pairs if value]
+
+
+def notes(records: Sequence[Record]) -> list[str]:
+    """What was measured and not judged, and what it takes to repeat fresh cases."""
+    return [*figures(records), *asides(records)]
 
 
 def told(records: Sequence[Record]) -> list[Told]:

@@ -10,6 +10,7 @@ from attnspec.conformance.claims import Claims
 from attnspec.conformance.effort import Effort
 from attnspec.conformance.plugin import PROPERTY
 from attnspec.conformance.record import CONFORMING, Outcome
+from attnspec.conformance.report_text import clean
 from attnspec.conformance.targets import TargetError, every_name, resolve
 from attnspec.conformance.trials import Trial, trials
 
@@ -53,4 +54,5 @@ def test_law(trial: Trial, request: pytest.FixtureRequest) -> None:
     if record.outcome in (Outcome.NOT_CLAIMED, Outcome.NOT_AVAILABLE):
         pytest.skip(f"{record.outcome}: {record.reason}")
     if record.outcome not in CONFORMING:
-        pytest.fail(f"{record.outcome}\n{record.message or record.reason}", pytrace=False)
+        told = clean(record.message or record.reason)
+        pytest.fail(f"{record.outcome}\n{told}", pytrace=False)

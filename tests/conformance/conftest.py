@@ -96,13 +96,8 @@ def record(outcome: Outcome, subject: str = "eager", **changes) -> Record:
         numbers = "out at batch 1, head 2, query 3, channel 2: expected 0.5, got 0.75"
         values |= {"reason": f"the future moves it: {numbers}", "mismatch": mismatch}
         values |= {"picture": drawn(), "worst": float("inf")}
-    return Record(
-        subject=subject,
-        law=law,
-        clauses=(CLAUSES[outcome],),
-        outcome=outcome,
-        **values | changes,
-    )
+    values |= {"law": law, "clauses": (CLAUSES[outcome],)}
+    return Record(subject=subject, outcome=outcome, **values | changes)
 
 
 @pytest.fixture(scope="session")

@@ -104,7 +104,7 @@ GOOD = Record(subject="s", law="l", clauses=("ATT-1",), outcome=Outcome.PASSED).
 def test_what_is_no_report_is_refused_by_line_and_reason(tmp_path, text, told):
     path = tmp_path / "bad.jsonl"
     path.write_bytes(text)
-    with pytest.raises(ValueError, match="bad.jsonl") as refused:
+    with pytest.raises(ValueError, match=r"bad\.jsonl") as refused:
         read_report(path)
     assert told in str(refused.value)
 

@@ -86,6 +86,7 @@ def test_a_failure_is_shown_with_all_that_is_known_of_it(broken_run):
     assert "5 queries ↓ × 4 channels →" in text
     assert "visible, batch 1, head 2: 5 queries ↓ × 7 keys →" in text
     assert "visible <span>(15)</span>" in text
+    assert "fresh cases of" not in text
     assert "--seed 7" not in text
     assert '<rect class="worst" x="2" y="3"' in text
 

@@ -48,7 +48,7 @@ def test_errors_of_any_rank_are_drawn(shape, wrong):
     got = expected.clone()
     got.view(-1)[-1] = wrong
     errors = errors_of(got, expected, torch.ones_like(expected))
-    assert errors.matrix.shape == ((1, 1) + shape)[-2:]
+    assert errors.matrix.shape == (1, 1, *shape)[-2:]
     assert errors.matrix[-1, -1] == (5.0 if wrong == 5.0 else math.inf)
     found = picture(errors, None, None)
     assert json.loads(json.dumps(found, allow_nan=False)) == found
@@ -136,7 +136,7 @@ def test_a_call_without_a_reading_has_no_pattern():
 
 
 def test_a_broken_law_leaves_a_picture_in_its_record():
-    import attnspec.conformance.laws  # noqa: F401
+    import attnspec.conformance.laws
     import attnspec.conformance.mutants  # noqa: F401
     from attnspec.conformance.mutants.registry import planted
 
