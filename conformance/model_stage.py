@@ -87,10 +87,11 @@ def _can_be_measured(bench: Bench) -> bool:
 
 
 def _narrowed(bench: Bench) -> Iterator[Finding | None]:
+    # whatever is read is read through the head
+    yield _in_head(bench)
     yield _in_embeddings(bench)
     for layer in range(LAYERS):
         yield in_block(bench, layer)
-    yield _in_head(bench)
     yield _in_final_norm(bench)
 
 

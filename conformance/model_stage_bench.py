@@ -76,6 +76,13 @@ class Bench:
         except (Raised, Violation):
             return None
 
+    def answers(self, shown: Probe) -> bool:
+        """Whether the subject gives sound logits."""
+        try:
+            return self.reading(shown) is not None
+        except NotClaimed:
+            return False
+
     def same(self, one: Probe, two: Probe, *, tokens: int | None = None) -> bool:
         """Whether the subject answers alike on two models that carry the same stream.
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 import torch
 
 from attnspec.conformance.model_case import ACTIVATIONS, draw_weights
+from attnspec.conformance.model_probe import Probe
 from attnspec.conformance.model_stage_bench import WIDTH, Bench, coarse, opened
 from attnspec.conformance.model_stage_names import Finding, Stage
 
@@ -25,11 +26,16 @@ def in_block(bench: Bench, layer: int) -> Finding | None:
 
     Blocks are alike: one after the first is taken apart only where it is wrong as a whole.
     """
-    if layer > 0 and _whole(bench, layer):
-        return None
+    if layer > 0:
+        if _whole(bench, layer):
+            return None
+        strange = _of_other_blocks(bench, layer)
+        if strange is not None:
+            return strange
     for stage, is_right, experiment in _experiments(bench, layer):
         if not is_right:
-            return Finding(stage=stage, layer=layer, experiment=experiment)
+            place = None if stage is Stage.EMBEDDING else layer
+            return Finding(stage=stage, layer=place, experiment=experiment)
     return None
 
 
@@ -54,11 +60,13 @@ def _experiments(bench: Bench, layer: int) -> Iterator[tuple[Stage, bool, str]]:
         yield norm, False, "an MLP without attention that is the identity, relu(x) - relu(-x)"
     yield (
         Stage.SECOND_NORM,
-        _reads_after_attention(bench, layer),
+        not _is_mirror_right(bench, layer) or _reads_after_attention(bench, layer),
         "attention that adds a constant row, and an MLP that is the identity",
     )
     yield from _mlp(bench, layer)
     yield Stage.BLOCK, _whole(bench, layer), "a whole block of random weights"
+    if layer == 0:
+        yield Stage.BLOCK, _is_identity(bench), "branches that add zero, and no block at all"
 
 
 # LAYER NORMALIZATION
@@ -77,9 +85,12 @@ def _first_norm(bench: Bench, layer: int) -> Stage | None:
     # over one token attention gives its value, whatever the scores and the mask
     alone = coarse("alone", 5, 1, WIDTH)
     if not _norm_is_right(bench, layer, "ln_1", maps, alone):
-        if _adds(bench, layer, "attn__c_proj__bias"):
-            return None if _branch_is_wrong(bench, layer, "ln_1", maps, alone) else Stage.FIRST_NORM
-        return Stage.FIRST_RESIDUAL
+        if not adds_to_stream(bench, layer, "attn__c_proj__bias"):
+            return Stage.FIRST_RESIDUAL
+        if _are_embeddings_changed(bench, layer):
+            return Stage.EMBEDDING
+        wrong = _branch_is_wrong(bench, layer, "ln_1", maps, alone, "attn__c_proj__weight")
+        return None if wrong else Stage.FIRST_NORM
     # over several, a token whose normalized row is long enough reads itself alone
     sharp = maps | {"attn__c_attn__weight": torch.cat([_EYE * 2**5, _EYE * 2**5, _EYE], 1)}
     several = bench.closed(coarse("several", 1, 4, WIDTH), n_layer=layer + 1)
@@ -88,14 +99,20 @@ def _first_norm(bench: Bench, layer: int) -> Stage | None:
 
 
 def _second_norm(bench: Bench, layer: int) -> Stage | None:
-    maps = _mirror()
-    rows = coarse("tokens", 2, 3, WIDTH)
-    if _norm_is_right(bench, layer, "ln_2", maps, rows, **_relu(bench)):
+    if _is_mirror_right(bench, layer):
         return None
-    if not _adds(bench, layer, "mlp__c_proj__bias"):
+    if not adds_to_stream(bench, layer, "mlp__c_proj__bias"):
         return Stage.SECOND_RESIDUAL
-    wrong = _branch_is_wrong(bench, layer, "ln_2", maps, rows, **_relu(bench))
+    rows = coarse("tokens", 2, 3, WIDTH)
+    wrong = _branch_is_wrong(
+        bench, layer, "ln_2", _mirror(), rows, "mlp__c_proj__weight", **_relu(bench)
+    )
     return None if wrong else Stage.SECOND_NORM
+
+
+def _is_mirror_right(bench: Bench, layer: int) -> bool:
+    rows = coarse("tokens", 2, 3, WIDTH)
+    return _norm_is_right(bench, layer, "ln_2", _mirror(), rows, **_relu(bench))
 
 
 def _norm_is_right(
@@ -124,6 +141,7 @@ def _branch_is_wrong(
     name: str,
     maps: dict[str, torch.Tensor],
     rows: torch.Tensor,
+    out: str,
     **config: object,
 ) -> bool:
     """Whether a branch is wrong on rows that hardly any LayerNorm can get wrong.
@@ -134,9 +152,11 @@ def _branch_is_wrong(
     fixed = {f"{name}__weight": _ZERO, f"{name}__bias": _ONE}
     shown = bench.closed(rows, n_layer=layer + 1, **config)
     even = bench.closed(known, n_layer=layer + 1, layer_norm_epsilon=0.0, **config)
+    # else what is added is a multiple of the row, which the final LayerNorm would not show
+    uneven = maps | {out: maps[out] @ torch.arange(1.0, WIDTH + 1).diag().double()}
     return not (
         bench.adds_as_due(opened(shown, layer, **maps, **fixed))
-        or bench.adds_as_due(opened(even, layer, **maps))
+        or bench.adds_as_due(opened(even, layer, **uneven))
     )
 
 
@@ -148,10 +168,24 @@ def _tokens_meet(bench: Bench) -> bool:
     return not bench.same(one, two, tokens=3)
 
 
-def _adds(bench: Bench, layer: int, bias: str) -> bool:
-    """Whether a branch that is a constant row adds to the stream."""
+def adds_to_stream(bench: Bench, layer: int, bias: str) -> bool:
+    """Whether something is added where a branch is a constant row, to a stream that is kept."""
+    rows = coarse("adds", 2, 3, WIDTH)
+    shown = bench.closed(rows, n_layer=layer + 1, layer_norm_epsilon=0.25)
+    other = bench.closed(-2 * rows, n_layer=layer + 1, layer_norm_epsilon=0.25)
+    more = bench.closed(rows, n_layer=layer + 2, layer_norm_epsilon=0.25)
+    is_kept = bench.same(shown, more) and not bench.same(shown, other)
+    return is_kept and not bench.same(shown, opened(shown, layer, **{bias: _ONE}))
+
+
+def _are_embeddings_changed(bench: Bench, layer: int) -> bool:
+    """Whether constant rows add to each other, yet neither to what the embeddings gave."""
+    biases = ("attn__c_proj__bias", "mlp__c_proj__bias")
     shown = bench.closed(coarse("adds", 2, 3, WIDTH), n_layer=layer + 1, layer_norm_epsilon=0.25)
-    return bench.adds_as_due(opened(shown, layer, **{bias: _ONE}))
+    both = opened(shown, layer, **dict.fromkeys(biases, _ONE))
+    return bench.same(both, opened(shown, layer, **{biases[0]: 2 * _ONE})) and not any(
+        bench.adds_as_due(opened(shown, layer, **{bias: _ONE})) for bias in biases
+    )
 
 
 # ATTENTION
@@ -178,14 +212,14 @@ def _attention(bench: Bench, layer: int) -> Iterator[tuple[Stage, bool, str]]:
     fixed = {"ln_1__weight": _ZERO, "ln_1__bias": _ONE}
     yield (
         Stage.PROJECTIONS,
-        model((2, 3), 1, fixed | equal | out),
-        "the same row from ln_1 at every token, one head, queries, keys and values alike",
+        model((6, 1), 1, fixed | equal | out),
+        "a known row from ln_1, one token, one head, queries, keys and values alike",
     )
     for heads in (1, 2, 3):
         yield (
             Stage.HEADS,
-            model((2, 3), heads, fixed | packed | out),
-            f"the same row from ln_1 at every token, heads: {heads}",
+            model((6, 1), heads, fixed | packed | out),
+            f"a known row from ln_1, one token, heads: {heads}",
         )
     identity = {"attn__c_proj__weight": _EYE}
     yield (
@@ -199,6 +233,11 @@ def _attention(bench: Bench, layer: int) -> Iterator[tuple[Stage, bool, str]]:
         Stage.MASK,
         model((1, 5), 1, identity | {"attn__c_attn__weight": large}),
         "keys 32768 times as long as queries, so that what is hidden has the largest scores",
+    )
+    yield (
+        Stage.HEADS,
+        model((2, 3), 2, fixed | packed | out),
+        "the same row from ln_1 at every token, two heads",
     )
     alike = identity | {"attn__c_attn__weight": equal["attn__c_attn__weight"]}
     for switches in (
@@ -286,6 +325,45 @@ def _activation(bench: Bench, layer: int, name: str) -> bool:
     return True
 
 
+def _is_identity(bench: Bench) -> bool:
+    """Whether a block that adds nothing changes nothing, where a model may have no block."""
+    rows = coarse("identity", 2, 3, WIDTH)
+    none, one = (bench.closed(rows, n_layer=layers, layer_norm_epsilon=0.25) for layers in (0, 1))
+    return not (bench.claims(n_layer=0) and bench.answers(none)) or bench.same(none, one)
+
+
+def _of_other_blocks(bench: Bench, layer: int) -> Finding | None:
+    """Whether a block computes with the weights of another, or in the place of another."""
+    shown = bench.closed(coarse("adds", 2, 3, WIDTH), n_layer=layer + 1, layer_norm_epsilon=0.25)
+    bias = {"attn__c_proj__bias": _ONE}
+    if not bench.same(opened(shown, layer, **bias), opened(shown, 0, **bias)):
+        return Finding(
+            stage=Stage.BLOCK,
+            layer=layer,
+            experiment="a constant row, added by this block or by the first",
+        )
+    rows = coarse("order", 1, 4, WIDTH)
+    given = bench.closed(rows, n_layer=layer + 1)
+    first, last = (_drawn(bench, given, seed) for seed in (1, 2))
+    ordered = opened(opened(given, 0, **first), layer, **last)
+    turned = opened(opened(given, 0, **last), layer, **first)
+    due = bench.closed(bench.stream(turned), n_layer=layer + 1)
+    if bench.same(ordered, due) and not bench.same(turned, due):
+        return Finding(stage=Stage.ORDER, experiment="two blocks of random weights")
+    return None
+
+
+def _drawn(bench: Bench, shown: Probe, seed: int) -> dict[str, torch.Tensor]:
+    """Random weights for one block."""
+    drawn = draw_weights(shown.config, seed=seed, spread=0.3, dtype=bench.dtype)
+    own = "transformer.h.0."
+    return {
+        name.removeprefix(own).replace(".", "__"): each
+        for name, each in drawn.items()
+        if name.startswith(own)
+    }
+
+
 def _whole(bench: Bench, layer: int) -> bool:
     """Whether a block of random weights does what it should, every stage at once."""
     for heads, shape, switches in (
@@ -297,13 +375,7 @@ def _whole(bench: Bench, layer: int) -> bool:
             continue
         rows = coarse("whole", *shape, WIDTH)
         shown = bench.closed(rows, n_layer=layer + 1, n_head=heads, **switches)
-        drawn = draw_weights(shown.config, seed=7, spread=0.3, dtype=bench.dtype)
-        own = f"transformer.h.{layer}."
-        weights = {
-            name.removeprefix(own).replace(".", "__"): each
-            for name, each in drawn.items()
-            if name.startswith(own)
-        }
+        weights = _drawn(bench, shown, 7)
         if not bench.adds_as_due(opened(shown, layer, **weights)):
             return False
     return True

@@ -26,6 +26,7 @@ class Stage(StrEnum):
     ACTIVATION = "MLP: activation"
     SECOND_RESIDUAL = "residual around the MLP"
     BLOCK = "the block as a whole"
+    ORDER = "order of the blocks"
     FINAL_NORM = "final LayerNorm"
     HEAD = "head"
     STATES = "hidden states"
