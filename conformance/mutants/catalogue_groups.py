@@ -32,7 +32,7 @@ class NotRepeated(Dense):
 )
 class OneHeadReadAsMany(Dense):
     def share_heads(self, tensor: torch.Tensor, heads: int) -> torch.Tensor:
-        if tensor.shape[1] != 1:
+        if tensor.shape[1] != 1 or heads == 1:
             return super().share_heads(tensor, heads)
         many = tensor.contiguous().expand(-1, heads, -1, -1)
         return read_memory(many, torch.empty(many.shape, device="meta").stride())

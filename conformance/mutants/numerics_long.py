@@ -38,6 +38,8 @@ def _found_by_32_bits(tensor: torch.Tensor) -> torch.Tensor:
     for axis, (size, stride) in enumerate(zip(tensor.shape, tensor.stride(), strict=True)):
         steps = torch.arange(size) * stride
         offset = offset + steps.view(-1, *[1] * (tensor.dim() - 1 - axis))
+    if not tensor.numel() or int(offset.max()) < 2**31:
+        return tensor
     memory = tensor.new_empty(0).set_(tensor.untyped_storage())
     read: torch.Tensor = memory[offset.to(torch.int32).long() % max(memory.numel(), 1)]
     return read

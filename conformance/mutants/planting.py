@@ -69,6 +69,8 @@ def mistake(
 
 def read_memory(tensor: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
     """Read the memory of a tensor with other strides; past its end, from the start again."""
+    if strides == tensor.stride():
+        return tensor  # which keeps its gradient
     storage = tensor.new_empty(0).set_(tensor.untyped_storage())
     index = torch.tensor(tensor.storage_offset(), device=tensor.device)
     for axis, stride in enumerate(strides):
