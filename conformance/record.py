@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -97,31 +98,50 @@ class Record:
     def to_json(self) -> str:
         """One line of JSON; infinities are written as strings, which JSON has no number for."""
         data = dataclasses.asdict(self)
-        if self.worst is not None and self.worst == float("inf"):
-            data["worst"] = "inf"
+        data["worst"] = None if self.worst is None else _finite(self.worst)
+        data["figures"] = {name: _finite(value) for name, value in self.figures.items()}
         return json.dumps(data, ensure_ascii=False, allow_nan=False)
 
     @classmethod
     def from_json(cls, line: str) -> "Record":
-        """Read what `to_json` wrote.
+        """Read what `to_json` wrote; what a later version has added is left out.
 
         Raises:
             ValueError: for a line that is no record.
         """
         try:
             data = json.loads(line)
-            for name in ("clauses", "refused", "dtypes", "looks_like"):
-                data[name] = tuple(data[name])
+            data = {
+                each.name: data[each.name] for each in dataclasses.fields(cls) if each.name in data
+            }
+            for name in _TUPLES:
+                data[name] = tuple(data.get(name, ()))
             data["outcome"] = Outcome(data["outcome"])
             data["worst"] = None if data["worst"] is None else float(data["worst"])
             for name in ("seconds", "figures"):
                 data[name] = {key: float(value) for key, value in data[name].items()}
-            for name in ("subject", "law", "reason", "message", "case", "snippet", "link", "stage"):
-                if not isinstance(data.get(name, ""), str):
-                    raise TypeError(name)
-            for name in ("mismatch", "picture"):
-                if not isinstance(data.get(name), dict | None):
-                    raise TypeError(name)
+            for names, kind in _KINDS.items():
+                for name in names:
+                    if name in data and not isinstance(data[name], kind):
+                        raise TypeError(name)
+            if not all(isinstance(each, str) for name in _TUPLES for each in data[name]):
+                raise TypeError("not a name")
             return cls(**data)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise ValueError(f"not a record: {line[:80]}") from error
+
+
+_TUPLES = ("clauses", "refused", "dtypes", "looks_like")
+_WORDS = ("subject", "law", "reason", "message", "case", "snippet", "device", "link", "stage")
+_KINDS: dict[tuple[str, ...], Any] = {
+    _WORDS: str,
+    ("mismatch", "picture"): dict | None,
+    ("examples",): int,
+    ("seed",): int | None,
+}
+"""What a field must be, where reading does not convert it."""
+
+
+def _finite(value: float) -> float | str:
+    """A number as JSON can write it."""
+    return value if math.isfinite(value) else str(value)

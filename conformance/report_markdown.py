@@ -148,6 +148,8 @@ def _failure(told: view.Told) -> str:
     where = f"{', '.join(record.clauses)}, {record.subject}"
     summary = f"{told.badge.glyph} {told.badge.outcome}: {record.law} ({where})"
     parts = [plain(record.reason)]
+    if record.stage:
+        parts.append(f"First stage that diverges: **{plain(record.stage)}**")
     for identifier in record.clauses:
         known = known_clause(identifier)
         if known is not None:

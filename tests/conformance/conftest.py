@@ -95,6 +95,7 @@ def record(outcome: Outcome, subject: str = "eager", **changes) -> Record:
         }
         numbers = "out at batch 1, head 2, query 3, channel 2: expected 0.5, got 0.75"
         values |= {"reason": f"the future moves it: {numbers}", "mismatch": mismatch}
+        values |= {"stage": "block 0, attention: mask"}
         values |= {"picture": drawn(), "worst": float("inf")}
     values |= {"law": law, "clauses": (CLAUSES[outcome],)}
     return Record(subject=subject, outcome=outcome, **values | changes)
@@ -123,6 +124,7 @@ def broken_run() -> Report:
         reason=HOSTILE,
         message=HOSTILE,
         case=HOSTILE,
+        stage=HOSTILE,
         snippet=f"```\n{HOSTILE}\n````",
         link="javascript:alert(1)",
         mismatch=dict.fromkeys(("what", "where", "expected", "got", "bound", "wrong"), HOSTILE),

@@ -1,11 +1,12 @@
 """The file of a report: whole at any time, read back as it was, refused where it is none."""
 
 import dataclasses
+import math
 
 import pytest
 
 from attnspec.conformance.record import Outcome, Record
-from attnspec.conformance.report_file import ReportWriter, read_report, write_whole
+from attnspec.conformance.report_file import Report, ReportWriter, read_report, write_whole
 from attnspec.conformance.report_run import Run, begun
 
 RUN = Run(attnspec="1", spec="2", device="cpu", seed=3, targets=("a",), trials=4, seconds=0.5)
@@ -50,6 +51,20 @@ def test_records_without_a_header_are_a_report_that_says_less(tmp_path, make_rec
     found = read_report(path)
     assert found.run is None
     assert len(found.records) == 1
+
+
+def test_what_a_later_version_adds_is_left_out(tmp_path, make_record):
+    record = make_record(Outcome.PASSED)
+    path = tmp_path / "new.jsonl"
+    header = RUN.to_json().replace('{"attnspec"', '{"phase of the moon": "full", "attnspec"')
+    path.write_text(f'{header}\n{record.to_json()[:-1]}, "weather": {{}}}}\n')
+    assert read_report(path) == Report(run=RUN, records=(record,))
+
+
+@pytest.mark.parametrize("value", [math.inf, -math.inf, 1e300])
+def test_numbers_that_json_lacks_survive(make_record, value):
+    record = make_record(Outcome.PASSED, worst=value, figures={"a figure": value})
+    assert Record.from_json(record.to_json()) == record
 
 
 def test_a_run_killed_while_it_wrote_leaves_all_but_its_last_line(tmp_path, make_record):
@@ -97,6 +112,8 @@ GOOD = Record(subject="s", law="l", clauses=("ATT-1",), outcome=Outcome.PASSED).
         (GOOD.replace('"passed"', '"splendid"').encode(), "line 1: not a record"),
         (GOOD.replace('"s"', "5").encode(), "line 1: not a record"),
         (GOOD.replace('"seconds": {}', '"seconds": {"total": "x"}').encode(), "not a record"),
+        (GOOD.replace('["ATT-1"]', "[3]").encode(), "not a record"),
+        (GOOD.replace('"examples": 0', '"examples": "many"').encode(), "not a record"),
         (GOOD.replace('"picture": null', '"picture": []').encode(), "not a record"),
         ((RUN.to_json() + "\n{").replace("partial", "complete").encode(), "line 2"),
     ],

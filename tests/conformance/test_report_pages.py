@@ -5,15 +5,18 @@ import html
 import html.parser
 import io
 import re
+from dataclasses import fields
+from pathlib import Path
 
 import pytest
 from markdown_it import MarkdownIt
 from rich.console import Console
 
-from attnspec.conformance.record import CONFORMING, Outcome
+from attnspec.conformance.record import CONFORMING, Outcome, Record
 from attnspec.conformance.report_file import Report
 from attnspec.conformance.report_html import page
 from attnspec.conformance.report_markdown import document, fenced, plain
+from attnspec.conformance.report_run import Run
 from attnspec.conformance.report_terminal import print_report
 from attnspec.conformance.report_text import clause_html, clean, mathml
 from attnspec.conformance.report_view import GLYPHS, Badge, verdict
@@ -78,8 +81,14 @@ def test_the_page_needs_nothing_beside_itself(broken_run):
 
 def test_a_failure_is_shown_with_all_that_is_known_of_it(broken_run):
     text = page(broken_run)
-    for each in ("1e-07", "2 of 20 elements wrong", "its sentence.", "the future moves it<"):
+    for each in (
+        "1e-07",
+        "2 of 20 elements wrong",
+        "the future moves it<",
+        "block 0, attention: mask",
+    ):
         assert each in text
+        assert each.strip("<") in document(broken_run)
     assert "print(torch.zeros(2) &lt; 1)" in text
     assert "<title>query 3, channel 2: 30</title>" in text
     assert "<title>query 4, channel 0: inf</title>" in text
@@ -87,7 +96,7 @@ def test_a_failure_is_shown_with_all_that_is_known_of_it(broken_run):
     assert "visible, batch 1, head 2: 5 queries ↓ × 7 keys →" in text
     assert "visible <span>(15)</span>" in text
     assert "fresh cases of" not in text
-    assert "--seed 7" not in text
+    assert "its sentence." in text
     assert '<rect class="worst" x="2" y="3"' in text
 
 
@@ -231,3 +240,18 @@ def test_text_stands_out_from_what_is_behind_it(theme):
             assert contrast(theme[name], theme[behind]) >= 4.5, (name, behind)
         for name in ("h3", "h4", "h5", "h6", "h7", "seen"):
             assert contrast(theme[name], theme[behind]) >= 2, (name, behind)
+
+
+@pytest.mark.parametrize("kind", [Run, Record])
+def test_the_page_about_reports_names_every_field(kind):
+    text = (Path(__file__).parents[2] / "docs" / "reports.md").read_text(encoding="utf-8")
+    header, _, records = text.partition("## The file")[2].partition("A record is what became")
+    told = header if kind is Run else records
+    assert not [each.name for each in fields(kind) if f"`{each.name}`" not in told]
+
+
+@pytest.mark.parametrize("outcome", Outcome)
+def test_the_page_about_reports_names_every_outcome(outcome):
+    text = (Path(__file__).parents[2] / "docs" / "reports.md").read_text(encoding="utf-8")
+    badge = Badge(outcome=outcome)
+    assert f"| {outcome} | {badge.glyph} {badge.word} |".replace("– - |", "– |") in text
