@@ -109,7 +109,7 @@ def model_resembles(
         and each.needs <= subject.features
         and subject.supports(each.case.config) is None
     ]
-    given = {each: _answer(subject, each) for each in questions}
+    given = {each: _answer_of(subject, each) for each in questions}
     wrong = [each for each in questions if not _agree(given[each], _due(subject, each), each)]
     if not wrong:
         return []
@@ -119,7 +119,7 @@ def model_resembles(
         alike = [
             mutant
             for mutant in alike
-            if _agree(given[question], _answer_of(mutant, question), question)
+            if _agree(given[question], _answer_of(mutant.subject, question), question)
         ]
     return alike if len(alike) <= FEW else []
 
@@ -131,9 +131,13 @@ def _answer(subject: ModelImplementation, question: Question) -> Answer:
         return asked(subject, question.way, _inputs(question))
 
 
-def _answer_of(mutant: Mutant, question: Question) -> Answer:
-    # by the model too: a test may give the id of a mutant to another
-    return _kept(mutant.subject, question)
+def _answer_of(subject: ModelImplementation, question: Question) -> Answer:
+    """As `_answer`, kept where the subject can be told from others."""
+    try:
+        hash(subject)
+    except TypeError:
+        return _answer(subject, question)
+    return _kept(subject, question)
 
 
 @functools.lru_cache(maxsize=4096)

@@ -32,6 +32,11 @@ def coarse(purpose: str, *shape: int) -> Float64[torch.Tensor, "..."]:
     return (normal(5, f"stage/{purpose}", *shape) * 256).round() / 256
 
 
+ZERO, EYE = torch.zeros(WIDTH).double(), torch.eye(WIDTH).double()
+ROW = coarse("row", WIDTH)
+"""A row that some branch adds to the stream, or that a LayerNorm gives whatever it reads."""
+
+
 def alike(one: torch.Tensor, two: torch.Tensor, slack: torch.Tensor) -> bool:
     """True where two readings agree but for rounding.
 

@@ -15,15 +15,16 @@ import attnspec.conformance.laws
 import attnspec.conformance.mutants  # noqa: F401
 from attnspec.conformance.check import check
 from attnspec.conformance.cli import app
-from attnspec.conformance.cli_mutants import summarise
 from attnspec.conformance.effort import Effort
 from attnspec.conformance.kills import Kills, chosen, false_alarms, first_kill, kills
+from attnspec.conformance.kills_report import Matrix, catalogue, matrix_of, page, remarks, tables
 from attnspec.conformance.law import registered
 from attnspec.conformance.mutants.dense import Dense, dense
 from attnspec.conformance.mutants.equivalent import EQUIVALENT
 from attnspec.conformance.mutants.registry import planted
 from attnspec.conformance.process import restored
 from attnspec.conformance.record import Outcome
+from attnspec.conformance.report_run import begun
 from attnspec.conformance.styles import STYLES, rejects
 from attnspec.conformance.subject import Subject
 from attnspec.conformance.test_mutants import correct
@@ -149,24 +150,94 @@ def test_what_a_subject_changes_is_put_back_after_an_error():
 class TestSummary:
     """What is printed about a run of the catalogue."""
 
+    LAWS = ("l", "m", "n")
     FOUND = (
-        Kills(mutant="a", kind="attention", first="l", effort="smoke", pinned={"l": 1, "m": 2}),
-        Kills(mutant="b", kind="attention", first="l", effort="standard", survived=("n",)),
+        Kills(
+            mutant="a",
+            kind="attention",
+            first="l",
+            effort="smoke",
+            seconds=0.25,
+            examples=3,
+            pinned={"l": 1, "m": 2},
+            silent=("n",),
+            looks_like=("a",),
+            styles={"usual": "", "other": "off"},
+        ),
+        Kills(
+            mutant="b",
+            kind="attention",
+            first="l",
+            effort="standard",
+            seconds=0.75,
+            pinned={"m": 1},
+            survived=("l", "n"),
+            looks_like=("a",),
+            looks_like_others=("a",),
+        ),
         Kills(mutant="c", kind="attention", survived=("l", "m", "n")),
+        Kills(mutant="right", kind="correct", styles={"usual": "off", "other": ""}),
+    )
+    MATRIX = Matrix(
+        run=begun(device="cpu", effort="standard", seed=0), laws={"attention": LAWS}, found=FOUND
     )
 
-    def text(self, **options):
+    def text(self):
         console = Console(width=200, record=True, file=io.StringIO())
-        summarise(self.FOUND, console, **options)
+        for each in tables(self.MATRIX):
+            console.print(each)
         return console.export_text()
 
-    def test_survivors_and_idle_laws_are_named(self):
-        text = self.text(is_whole=True)
-        assert "survived: c" in text
-        assert "killing none by pinned cases: n" in text
+    def row(self, text, start):
+        (line,) = (each for each in text.splitlines() if each.strip(" │|").startswith(start))
+        return [each.strip() for each in line.strip(" │|").replace("│", "|").split("|")]
+
+    def test_scores_are_counted_by_kind(self):
+        assert self.row(self.text(), "attention") == ["attention", *"3212", "0.50", "0.8"]
+
+    def test_styles_are_counted_on_wrong_and_on_right(self):
+        text = self.text()
+        assert self.row(text, "usual") == ["usual", "0 of 3 (0%)", "1 of 1"]
+        assert self.row(text, "other") == ["other", "1 of 3 (33%)", "0 of 1"]
+        assert self.row(text, "the laws") == ["the laws", "2 of 3 (67%)", "0 of 1"]
+
+    def test_survivors_idle_laws_and_the_diagnosis_are_told(self):
+        lines = remarks(self.MATRIX, is_whole=True)
+        assert "survived: c" in lines
+        assert any("2 of 3 named, 1 of 2 (50%)" in line for line in lines)
+        assert any("3 laws" in line and "killing none by pinned cases: n" in line for line in lines)
 
     def test_a_part_says_nothing_about_laws(self):
-        assert "killing none" not in self.text(is_whole=False)
+        assert not any("killing none" in line for line in remarks(self.MATRIX, is_whole=False))
+
+    def test_what_is_right_and_rejected_is_told(self):
+        alarm = Kills(mutant="right", kind="correct", first="l")
+        matrix = replace(self.MATRIX, found=(alarm,))
+        assert "rejected, and right: right" in remarks(matrix, is_whole=False)
+
+    def test_the_page_shows_scores_and_the_catalogue_every_mutant(self):
+        text = page(self.MATRIX)
+        assert self.row(text, "attention")[1] == "3"
+        text = catalogue(self.MATRIX, {"a": ("wrong | so", "https://example.org/1")})
+        assert "[a](https://example.org/1) | wrong \\| so | `l` | 3 | 0.25 | 2 |" in text
+        assert "**survived**" in text
+
+    def test_a_file_gives_back_what_was_written(self, tmp_path):
+        path = tmp_path / "matrix.jsonl"
+        self.MATRIX.write(path)
+        assert Matrix.read(path) == self.MATRIX
+
+    @pytest.mark.parametrize("text", ["", "{}", "[]", '{"laws": 3}', "\x00", '{"laws": {}}\n{}'])
+    def test_a_file_without_a_matrix_is_named(self, tmp_path, text):
+        path = tmp_path / "matrix.jsonl"
+        path.write_text(text)
+        with pytest.raises(ValueError, match=r"matrix\.jsonl: no matrix of mutants"):
+            Matrix.read(path)
+
+    def test_laws_stand_in_the_order_of_a_run(self):
+        told = [each for each in self.FOUND if each.mutant == "c"]
+        laws = matrix_of(self.MATRIX.run, told).laws
+        assert sum(map(len, laws.values())) == len(registered())
 
 
 @pytest.mark.parametrize(
@@ -175,6 +246,7 @@ class TestSummary:
         (["ZZZ"], "no mutant has 'ZZZ'"),
         (["--part", "9/3"], "a part is given as 2/7"),
         (["MSK", "--report", "/nowhere/at/all.jsonl"], "there is no folder"),
+        (["MSK", "--page", "/nowhere/at/all.md"], "there is no folder"),
     ],
 )
 def test_the_command_names_what_it_does_not_understand(arguments, message):

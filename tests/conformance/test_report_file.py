@@ -2,6 +2,8 @@
 
 import dataclasses
 import math
+import os
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -92,6 +94,20 @@ def test_a_write_that_fails_leaves_the_old_text_and_nothing_else(tmp_path):
         write_whole(path, Full("new"))
     assert path.read_text() == "old"
     assert [each.name for each in tmp_path.iterdir()] == ["report.jsonl"]
+
+
+def test_a_pipe_is_written_to_and_a_link_is_followed(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with ThreadPoolExecutor(1) as pool:
+        read = pool.submit((tmp_path / "pipe").read_text)
+        write_whole(tmp_path / "pipe", "through")
+        assert read.result(timeout=10) == "through"
+    assert (tmp_path / "pipe").is_fifo()
+    (tmp_path / "file").write_text("old")
+    (tmp_path / "link").symlink_to("file")
+    write_whole(tmp_path / "link", "new")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "file").read_text() == "new"
 
 
 GOOD = Record(subject="s", law="l", clauses=("ATT-1",), outcome=Outcome.PASSED).to_json()

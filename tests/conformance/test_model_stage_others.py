@@ -1,12 +1,16 @@
-"""Mistakes of a GPT-2 that no catalogue holds, each with the stage that it is in."""
+"""The diagnosis of mistakes that no catalogue holds: the stage that each of them is in."""
 
 import math
+from dataclasses import replace
 
+import pytest
 import torch
 from torch.nn import functional
 
+from attnspec.conformance.model_likeness import model_resembles
+from attnspec.conformance.model_stage import diverges
 from attnspec.conformance.model_stage_names import Stage
-from attnspec.conformance.mutants.gpt2_base import CompactGPT2, Normalizing
+from attnspec.conformance.mutants.gpt2_base import CompactGPT2, Normalizing, implementation
 
 
 class NoSecondResidual(CompactGPT2):
@@ -245,3 +249,27 @@ MISTAKES = {
     RootMeanSquare: block(Stage.FIRST_NORM),
 }
 """The stage of each."""
+
+
+@pytest.mark.parametrize("sees", [True, False], ids=["hidden states", "logits alone"])
+def test_the_stage_is_named(sees):
+    expected = dict(MISTAKES)
+    if not sees:
+        # a channel that the head drops and one that the norm drops give the same logits
+        expected[HeadOfSomeChannels] = str(Stage.FINAL_NORM)
+    wrong = {}
+    for model, stage in expected.items():
+        subject = implementation(f"other_{model.__name__.lower()}_{sees}", model)
+        found = diverges(subject if sees else replace(subject, features=frozenset()))
+        if found is None or found.place != stage:
+            wrong[model.__name__] = str(found)
+    print(f"stages of other mistakes: {len(expected) - len(wrong)} of {len(expected)}: {wrong}")
+    assert len(wrong) <= 0.05 * len(expected), wrong
+
+
+def test_they_look_like_nothing_but_their_own_mistake():
+    found = {
+        model.__name__: [each.id for each in model_resembles(implementation("other", model))]
+        for model in MISTAKES
+    }
+    assert {name: ids for name, ids in found.items() if ids} == {"RootMeanSquare": ["own-rms-norm"]}

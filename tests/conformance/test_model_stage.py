@@ -1,0 +1,395 @@
+"""The diagnosis of a broken GPT-2: the stage that diverges first, and the bug that it is like."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+import attnspec.conformance.laws
+import attnspec.conformance.mutants  # noqa: F401
+from attnspec.conformance.check import check
+from attnspec.conformance.diagnosis import diagnosed
+from attnspec.conformance.kills import kills
+from attnspec.conformance.law import registered
+from attnspec.conformance.model_likeness import FEW, model_resembles
+from attnspec.conformance.model_stage import diverges
+from attnspec.conformance.model_stage_bench import alike
+from attnspec.conformance.model_stage_names import Finding, Stage
+from attnspec.conformance.model_stage_states import States, with_states
+from attnspec.conformance.mutants.gpt2_base import COMPACT
+from attnspec.conformance.mutants.registry import planted
+from attnspec.conformance.record import Outcome, Record
+from attnspec.implementations import load_model
+from attnspec.reference.model import MODEL
+from attnspec.spec import ModelFeature, ModelImplementation
+
+
+def block(stage, layer=0):
+    """The name of a stage in a block."""
+    return f"block {layer}, {stage}"
+
+
+MUTANTS = {
+    name: each for name, each in planted().items() if isinstance(each.subject, ModelImplementation)
+}
+NO_STAGE = {
+    # padding
+    "SPV-07",
+    "POS-05",
+    "own-padding-mask-ignored",
+    "own-padding-positions-ignored",
+    # a cache
+    "own-generation-cached-position-early",
+    "own-generation-cached-values-stale",
+    "CAC-01",
+    "CAC-02",
+    "CAC-03",
+    "CAC-04",
+    "MSK-05",
+    # what must be refused
+    "own-token-clamped",
+    "own-token-negative-wraps",
+    "own-positions-clamped",
+    # gradients
+    "MDL-10",
+    "own-norm-statistics-detached",
+    # other answers each time, or other weights
+    "own-dropout-in-evaluation",
+    "own-state-kept",
+    "own-weights-folded-in-place",
+}
+STAGES = {
+    "own-token-next-row": str(Stage.TOKENS),
+    "own-embedding-scaled": str(Stage.TOKENS),
+    "own-no-positions": str(Stage.POSITIONS),
+    "own-positions-from-one": str(Stage.POSITIONS),
+    "own-generation-positions-from-one": str(Stage.POSITIONS),
+    "MDL-04": block(Stage.FIRST_NORM),
+    "MDL-05": block(Stage.FIRST_NORM),
+    "own-residual-after-norm": block(Stage.FIRST_NORM),
+    "own-norms-swapped": block(Stage.FIRST_NORM),
+    "own-epsilon-outside": block(Stage.FIRST_NORM),
+    "own-epsilon-fixed": block(Stage.FIRST_NORM),
+    "own-rms-norm": block(Stage.FIRST_NORM),
+    "own-variance-by-moments": block(Stage.FIRST_NORM),
+    "own-norm-over-sequence": block(Stage.FIRST_NORM),
+    "own-norm-over-batch": block(Stage.FIRST_NORM),
+    "own-bias-before-gain": block(Stage.FIRST_NORM),
+    "own-projection-transposed": block(Stage.PROJECTIONS),
+    "own-no-linear-bias": block(Stage.PROJECTIONS),
+    "MDL-03": block(Stage.HEADS),
+    "own-key-query-value": block(Stage.HEADS),
+    "own-heads-strided": block(Stage.HEADS),
+    "MSK-40": block(Stage.MASK),
+    "own-future-leak": block(Stage.MASK),
+    "own-mask-finite": block(Stage.MASK),
+    "own-scale-switch-ignored": block(Stage.SCALE),
+    "own-scale-of-d-model": block(Stage.SCALE),
+    "own-inverse-layer-from-zero": block(Stage.SCALE, 1),
+    "own-attention-over-batch": block(Stage.BATCH),
+    "own-no-residual-attention": block(Stage.FIRST_RESIDUAL),
+    "own-parallel-block": block(Stage.SECOND_NORM),
+    "own-square-mlp-transposed": block(Stage.MLP_MAPS),
+    "own-inner-width-ignored": block(Stage.MLP_MAPS),
+    "own-erf-gelu": block(Stage.ACTIVATION),
+    "own-quick-gelu": block(Stage.ACTIVATION),
+    "own-gelu-constant": block(Stage.ACTIVATION),
+    "own-leaky-gelu": block(Stage.ACTIVATION),
+    "own-activation-ignored": block(Stage.ACTIVATION),
+    "own-no-final-norm": str(Stage.FINAL_NORM),
+    "own-generation-head-without-norm": str(Stage.FINAL_NORM),
+    "own-final-norm-twice": str(Stage.FINAL_NORM),
+    "MDL-08": str(Stage.HEAD),
+    "MDL-09": str(Stage.HEAD),
+    "own-logits-shifted": str(Stage.HEAD),
+    "own-hidden-states-late": str(Stage.STATES),
+}
+TWINS = (
+    {"own-positions-from-one", "own-generation-positions-from-one"},
+    {"own-no-final-norm", "own-generation-head-without-norm"},
+)
+"""Mutants with the same mistake in the same words of the model."""
+
+
+def blind(subject):
+    """The same model without hidden states, or anything else beside logits."""
+    return replace(subject, name=f"blind_{subject.name}", features=frozenset())
+
+
+def place(subject):
+    """The stage that is named, or nothing."""
+    found = diverges(subject)
+    return "" if found is None else found.place
+
+
+def figures(name, expected, found):
+    """Print how many are named, and how many of them right; demand nineteen of twenty."""
+    named = [each for each in found if found[each]]
+    wrong = {each: found[each] for each in named if found[each] != expected[each]}
+    print(f"{name}: {len(named)} of {len(found)} named, {len(named) - len(wrong)} right: {wrong}")
+    assert len(wrong) <= 0.05 * len(named), wrong
+    missed = [each for each in found if expected[each] and not found[each]]
+    assert len(missed) <= 0.05 * len(found), missed
+
+
+def test_the_table_knows_every_mutant():
+    assert set(STAGES) | NO_STAGE == set(MUTANTS)
+    assert not set(STAGES) & NO_STAGE
+
+
+@pytest.mark.parametrize("sees", [True, False], ids=["hidden states", "logits alone"])
+def test_the_stage_of_a_mutant_is_named(sees):
+    expected = dict.fromkeys(NO_STAGE, "") | STAGES
+    if not sees:
+        expected["own-hidden-states-late"] = ""
+    found = {
+        name: place(each.subject if sees else blind(each.subject)) for name, each in MUTANTS.items()
+    }
+    figures("stages of mutants", expected, found)
+
+
+def test_a_mutant_is_like_itself_and_without_its_entry_like_its_twin_at_most():
+    named = right = strange = 0
+    for name, each in MUTANTS.items():
+        refusals = name in {
+            "own-token-clamped",
+            "own-token-negative-wraps",
+            "own-positions-clamped",
+        }
+        twins = next((pair for pair in TWINS if name in pair), {name})
+        found = {bug.id for bug in model_resembles(each.subject, refusals=refusals)}
+        others = {
+            bug.id
+            for bug in model_resembles(each.subject, refusals=refusals, without=frozenset({name}))
+        }
+        named += bool(found)
+        right += name in found and found <= twins
+        strange += not others <= twins
+    print(f"looks like: {named} of {len(MUTANTS)} named, {right} right; {strange} like another")
+    assert right >= 0.95 * len(MUTANTS)
+    assert strange <= 0.05 * len(MUTANTS)
+
+
+@pytest.mark.parametrize("right", [COMPACT, MODEL], ids=["compact", "reference"])
+def test_nothing_is_said_of_a_right_model(right):
+    if right is MODEL:
+        pytest.importorskip("transformers")
+    assert diverges(right) is None
+    assert model_resembles(right) == []
+    assert model_resembles(right, refusals=True) == []
+
+
+def test_nothing_is_said_of_hugging_faces():
+    pytest.importorskip("transformers")
+    hugging_face = load_model("huggingface_gpt2")
+    assert diverges(hugging_face) is None
+    assert model_resembles(hugging_face) == []
+
+
+class Written(nn.Module):
+    """GPT-2 as anyone writes it, logits only, with some mistakes."""
+
+    def __init__(self, config, weights, mistakes):
+        super().__init__()
+        self.config, self.mistakes = config, mistakes
+        for name, each in weights.items():
+            self.register_buffer(name.replace(".", "_"), each)
+
+    def of(self, name):
+        return getattr(self, f"transformer_{name.replace('.', '_')}")
+
+    def norm(self, x, name):
+        mean = x.mean(-1, keepdim=True)
+        variance = x.var(-1, keepdim=True, unbiased="bessel" in self.mistakes)
+        unit = (x - mean) / torch.sqrt(variance + self.config.layer_norm_epsilon)
+        return unit * self.of(f"{name}.weight") + self.of(f"{name}.bias")
+
+    def linear(self, x, name):
+        return torch.addmm(
+            self.of(f"{name}.bias"), x.flatten(0, -2), self.of(f"{name}.weight")
+        ).view(*x.shape[:-1], -1)
+
+    def forward(self, input_ids):
+        batch, length = input_ids.shape
+        if length > self.config.n_positions or not (input_ids >= 0).all():
+            raise IndexError("no such row")
+        x = self.of("wte.weight")[input_ids]
+        if "positions" not in self.mistakes:
+            x = x + self.of("wpe.weight")[:length]
+        for layer in range(self.config.n_layer):
+            own = f"h.{layer}"
+            packed = self.linear(self.norm(x, f"{own}.ln_1"), f"{own}.attn.c_attn")
+            query, key, value = (
+                each.view(batch, length, self.config.n_head, -1).transpose(1, 2)
+                for each in packed.split(x.shape[-1], -1)
+            )
+            scores = query @ key.transpose(-1, -2) / query.shape[-1] ** 0.5
+            hidden = torch.ones(length, length, dtype=torch.bool).triu(
+                2 if "leak" in self.mistakes else 1
+            )
+            mixed = scores.masked_fill(hidden, -torch.inf).softmax(-1) @ value
+            x = x + self.linear(mixed.transpose(1, 2).reshape(x.shape), f"{own}.attn.c_proj")
+            inner = self.linear(self.norm(x, f"{own}.ln_2"), f"{own}.mlp.c_fc")
+            approximate = "none" if "gelu" in self.mistakes else "tanh"
+            inner = nn.functional.gelu(inner, approximate=approximate)
+            x = x + self.linear(inner, f"{own}.mlp.c_proj")
+        return self.norm(x, "ln_f") @ self.of("wte.weight").T
+
+
+def written(*mistakes, dtypes=(torch.float32, torch.float64)):
+    """That model, and what it claims."""
+
+    def refuses(config):
+        plain = (
+            config.tie_word_embeddings
+            and config.activation_function == "gelu_new"
+            and config.scale_attn_weights
+            and not config.scale_attn_by_inverse_layer_idx
+        )
+        return None if plain else "not claimed"
+
+    return ModelImplementation(
+        name=f"written_{'_'.join(mistakes)}",
+        build=lambda config, weights: Written(config, weights, mistakes),
+        supports=refuses,
+        dtypes=dtypes,
+    )
+
+
+@pytest.mark.parametrize(
+    ("mistake", "stage", "bug"),
+    [
+        ("positions", str(Stage.POSITIONS), "own-no-positions"),
+        ("bessel", block(Stage.FIRST_NORM), "MDL-04"),
+        ("leak", block(Stage.MASK), "own-future-leak"),
+        ("gelu", block(Stage.ACTIVATION), "own-erf-gelu"),
+    ],
+)
+def test_somebody_elses_model_is_told_its_stage_and_its_bug(mistake, stage, bug):
+    subject = written(mistake)
+    record = check(registered()["logits-equal-the-oracles"], subject, None)
+    assert record.outcome is Outcome.FAILED
+    told = diagnosed(record, subject)
+    assert told.stage == stage
+    assert told.looks_like == (bug,)
+    assert f"first stage that diverges: {stage} (experiment: " in told.message
+    assert f"looks like {bug}, " in told.message
+    assert Record.from_json(told.to_json()) == told
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_three_mistakes_are_found_one_after_another(dtype):
+    mistakes = ["positions", "leak", "gelu"]
+    found = []
+    while mistakes:
+        subject = written(*mistakes, dtypes=(dtype,))
+        found.append(place(subject))
+        assert model_resembles(subject) == [] or len(mistakes) == 1
+        mistakes.pop(0)
+    assert found == [str(Stage.POSITIONS), block(Stage.MASK), block(Stage.ACTIVATION)]
+    right = written(dtypes=(dtype,))
+    assert diverges(right) is None
+    assert model_resembles(right) == []
+
+
+@pytest.mark.parametrize("answer", ["raises", "none", "nan", "narrow", "random"])
+def test_nothing_is_said_of_what_cannot_be_measured(answer):
+    def build(config, weights):
+        def model(input_ids):
+            logits = torch.zeros(*input_ids.shape, config.vocab_size)
+            if answer == "raises":
+                raise RuntimeError("no")
+            return {
+                "none": None,
+                "nan": logits * torch.nan,
+                "narrow": logits[..., :-1],
+                "random": torch.rand_like(logits),
+            }[answer]
+
+        return model
+
+    subject = ModelImplementation(name=answer, build=build)
+    assert diverges(subject) is None
+    assert model_resembles(subject) == []
+
+
+def test_a_model_of_zeros_is_wrong_in_the_head_or_before_it():
+    subject = ModelImplementation(
+        name="zeros",
+        build=lambda config, weights: (
+            lambda input_ids: torch.zeros(*input_ids.shape, config.vocab_size)
+        ),
+    )
+    assert place(subject) == str(Stage.FINAL_NORM)
+
+
+def test_a_refusal_is_explained_by_no_stage():
+    bug = planted()["own-positions-clamped"]
+    both = replace(planted()["MDL-04"].subject, name="both")
+    record = Record(
+        subject="both",
+        law="a-sequence-longer-than-the-positions-is-an-error",
+        clauses=("EMB-4",),
+        outcome=Outcome.FAILED,
+    )
+    assert diagnosed(record, both).stage == ""
+    assert diagnosed(record, both).looks_like == ()
+    assert diagnosed(record, bug.subject).looks_like == (bug.id,)
+
+
+def test_a_record_that_passed_or_took_too_long_is_left_alone():
+    subject = planted()["MDL-04"].subject
+    record = Record(subject="s", law="l", clauses=("GPT-1",), outcome=Outcome.PASSED)
+    assert diagnosed(record, subject) is record
+    slow = replace(record, outcome=Outcome.FAILED, seconds={"total": 1000.0})
+    assert diagnosed(slow, subject) is slow
+
+
+def test_more_than_a_few_are_not_named():
+    bug = planted()["MDL-04"]
+    copies = [replace(bug, id=f"copy-{number}") for number in range(FEW + 1)]
+    assert len(model_resembles(bug.subject, among=copies[:FEW])) == FEW
+    assert model_resembles(bug.subject, among=copies) == []
+
+
+def test_kills_tell_stage_and_likeness():
+    told = kills(planted()["own-future-leak"])
+    assert told.stage == block(Stage.MASK)
+    assert told.looks_like == ("own-future-leak",)
+    assert told.looks_like_others == ()
+
+
+def test_readings_that_are_nan_or_far_are_not_alike():
+    one, slack = torch.ones(2, 3), torch.full((2, 3), 1e-6)
+    assert alike(one, one + 5e-7, slack)
+    assert not alike(one, one + torch.tensor([0.0, 0.0, 1e-5]), slack)
+    assert not alike(one, one * torch.nan, slack)
+    assert not alike(one, one * torch.inf, slack)
+
+
+class TestStates:
+    """What hidden states add to what the experiments found."""
+
+    RIGHT = States(None, 2, True)
+
+    def test_they_speak_where_no_experiment_does(self):
+        assert with_states(None, [self.RIGHT, None]) is None
+        assert with_states(None, [States(0, 2, False)]).stage is Stage.EMBEDDING
+        assert with_states(None, [States(1, 2, False)]).place == block(Stage.BLOCK)
+        assert with_states(None, [States(2, 2, False)]) is None
+        assert with_states(None, [States(0, 2, True)]).stage is Stage.STATES
+        assert with_states(None, [States(None, 2, False)]).stage is Stage.HEAD
+
+    def test_they_overrule_a_later_stage_and_leave_an_earlier_one(self):
+        mask = Finding(stage=Stage.MASK, layer=1, experiment="")
+        assert with_states(mask, [States(2, 3, False)]) is mask
+        assert with_states(mask, [States(1, 3, False)]).place == block(Stage.BLOCK)
+        assert with_states(mask, [States(0, 3, False)]).stage is Stage.EMBEDDING
+        assert with_states(mask, [self.RIGHT]) is mask
+
+    def test_they_are_asked_of_models_that_claim_them(self):
+        late = planted()["own-hidden-states-late"].subject
+        assert ModelFeature.HIDDEN_STATES in late.features
+        assert place(late) == str(Stage.STATES)
+        assert place(blind(late)) == ""
