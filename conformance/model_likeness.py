@@ -206,6 +206,6 @@ def _same(one: object, two: object, slack: float) -> bool:
         return False
     left, right = one.double(), two.double()
     # the bound is that of a right answer: wrong ones are as much farther apart as they are larger
-    room = slack * (1 + torch.maximum(left.abs(), right.abs()))
+    room = slack * (1 + torch.maximum(left.abs(), right.abs()).nan_to_num(0.0, 0.0, 0.0))
     close = ((left - right).abs() <= room) | (left == right) | (left.isnan() & right.isnan())
     return bool(close.all())

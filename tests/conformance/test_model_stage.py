@@ -10,7 +10,7 @@ import attnspec.conformance.laws
 import attnspec.conformance.mutants  # noqa: F401
 from attnspec.conformance.check import check
 from attnspec.conformance.diagnosis import diagnosed
-from attnspec.conformance.kills import kills
+from attnspec.conformance.kills import _likeness, _stage
 from attnspec.conformance.law import registered
 from attnspec.conformance.model_likeness import FEW, model_resembles
 from attnspec.conformance.model_stage import diverges
@@ -144,7 +144,9 @@ def test_the_stage_of_a_mutant_is_named(sees):
     if not sees:
         expected["own-hidden-states-late"] = ""
     found = {
-        name: place(each.subject if sees else blind(each.subject)) for name, each in MUTANTS.items()
+        name: place(each.subject if sees else blind(each.subject))
+        for name, each in MUTANTS.items()
+        if sees or name in STAGES
     }
     figures("stages of mutants", expected, found)
 
@@ -257,18 +259,26 @@ def written(*mistakes, dtypes=(torch.float32, torch.float64)):
     )
 
 
+BUGS = {
+    "positions": "own-no-positions",
+    "bessel": "MDL-04",
+    "leak": "own-future-leak",
+    "gelu": "own-erf-gelu",
+}
+
+
 @pytest.mark.parametrize(
-    ("mistake", "stage", "bug"),
+    ("mistake", "stage", "law"),
     [
-        ("positions", str(Stage.POSITIONS), "own-no-positions"),
-        ("bessel", block(Stage.FIRST_NORM), "MDL-04"),
-        ("leak", block(Stage.MASK), "own-future-leak"),
-        ("gelu", block(Stage.ACTIVATION), "own-erf-gelu"),
+        ("positions", str(Stage.POSITIONS), "positions-add"),
+        ("bessel", block(Stage.FIRST_NORM), "epsilon-stands-inside-the-root"),
+        ("leak", block(Stage.MASK), "no-logit-depends-on-later-tokens"),
+        ("gelu", block(Stage.ACTIVATION), "activation-is-the-tanh-gelu"),
     ],
 )
-def test_somebody_elses_model_is_told_its_stage_and_its_bug(mistake, stage, bug):
-    subject = written(mistake)
-    record = check(registered()["logits-equal-the-oracles"], subject, None)
+def test_somebody_elses_model_is_told_its_stage_and_its_bug(mistake, stage, law):
+    subject, bug = written(mistake), BUGS[mistake]
+    record = check(registered()[law], subject, None)
     assert record.outcome is Outcome.FAILED
     told = diagnosed(record, subject)
     assert told.stage == stage
@@ -285,7 +295,8 @@ def test_three_mistakes_are_found_one_after_another(dtype):
     while mistakes:
         subject = written(*mistakes, dtypes=(dtype,))
         found.append(place(subject))
-        assert model_resembles(subject) == [] or len(mistakes) == 1
+        # in float32 the bound may hide the smaller of two mistakes
+        assert {each.id for each in model_resembles(subject)} <= {BUGS[each] for each in mistakes}
         mistakes.pop(0)
     assert found == [str(Stage.POSITIONS), block(Stage.MASK), block(Stage.ACTIVATION)]
     right = written(dtypes=(dtype,))
@@ -353,11 +364,12 @@ def test_more_than_a_few_are_not_named():
     assert model_resembles(bug.subject, among=copies) == []
 
 
-def test_kills_tell_stage_and_likeness():
-    told = kills(planted()["own-future-leak"])
-    assert told.stage == block(Stage.MASK)
-    assert told.looks_like == ("own-future-leak",)
-    assert told.looks_like_others == ()
+def test_a_trial_of_the_suite_tells_stage_and_likeness():
+    bug = planted()["own-future-leak"]
+    assert _stage(bug) == block(Stage.MASK)
+    assert _stage(planted()["own-mask-polarity"]) == ""
+    assert _likeness(bug, {bug.kills[0]: 1}) == ((bug.id,), ())
+    assert _likeness(bug, {}) == ((), ())
 
 
 def test_readings_that_are_nan_or_far_are_not_alike():
