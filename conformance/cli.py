@@ -119,7 +119,7 @@ def check(
     check_paths(report, html, markdown, junit)
     written = {"attnspec-report": report, "attnspec-html": html, "attnspec-markdown": markdown}
     for option, path in {**written, "junitxml": junit}.items():
-        arguments += [] if path is None else [f"--{option}={path.resolve()}"]
+        arguments += [] if path is None else [f"--{option}={path.absolute()}"]
     summary = summary_of_actions()
     arguments += [] if summary is None else [f"--attnspec-summary={summary}"]
     with tempfile.TemporaryDirectory() as folder:

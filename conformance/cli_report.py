@@ -62,7 +62,7 @@ def check_paths(*paths: Path | None) -> None:
     for path in paths:
         if path is None:
             continue
-        folder = path.resolve().parent
+        folder = path.absolute().parent
         if not folder.is_dir():
             refuse(f"{path}: there is no folder {folder}")
         if path.is_dir():

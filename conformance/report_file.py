@@ -46,7 +46,15 @@ class ReportWriter:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write a file so that at any time either the old text is there or the new."""
+    """Write a file so that at any time either the old text is there or the new.
+
+    What is there and is no file, such as a pipe or `/dev/stdout`, is written to and not replaced.
+    """
+    if path.exists() and not path.is_file():
+        with path.open("wb") as stream:
+            stream.write(_encoded(text))
+        return
+    path = path.resolve()  # what a link leads to is replaced, and not the link
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     temporary = Path(name)
     try:

@@ -9,7 +9,8 @@ import pytest
 from typer.testing import CliRunner
 
 from attnspec.conformance.cli import app
-from attnspec.conformance.record import Outcome, Record
+from attnspec.conformance.record import Outcome
+from attnspec.conformance.report_file import read_report
 
 KERNEL = """
 import math
@@ -43,8 +44,9 @@ def test_a_right_function_conforms_and_the_reports_say_so(tmp_path):
     reports = ["--report", "report.jsonl", "--junit", "junit.xml"]
     done = check(tmp_path, *reports, "--laws", "ATT-2", "--laws", "MSK-9")
     assert done.returncode == 0, done.stdout + done.stderr
-    lines = (tmp_path / "report.jsonl").read_text().splitlines()
-    outcomes = {record.law: record.outcome for record in map(Record.from_json, lines)}
+    report = read_report(tmp_path / "report.jsonl")
+    assert report.run.is_complete
+    outcomes = {record.law: record.outcome for record in report.records}
     assert outcomes == {
         "weights-sum-to-one": Outcome.PASSED,
         "masks-broadcast": Outcome.NOT_CLAIMED,
@@ -67,8 +69,8 @@ def test_a_warning_is_shown_everywhere_and_leaves_the_status_at_zero(tmp_path):
     reports = ["--report", "report.jsonl", "--junit", "junit.xml"]
     done = run("check", "warned.py:KERNEL", *arguments, *reports, cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
-    lines = (tmp_path / "report.jsonl").read_text().splitlines()
-    records = {record.law: record for record in map(Record.from_json, lines)}
+    report = read_report(tmp_path / "report.jsonl")
+    records = {record.law: record for record in report.records}
     assert records[law].outcome is Outcome.QUALITY_WARNING
     assert records["every-output-is-within-its-bound"].seed == 5
     assert f"quality warning: {records[law].subject}, {law}: {records[law].reason}" in done.stdout
@@ -143,7 +145,7 @@ def test_a_worker_that_dies_is_reported_and_the_others_are_not_lost(tmp_path):
     target = ["dying.py:attention", "--dtypes", "float32", "--effort", "smoke", "-n", "1"]
     done = run("check", *target, *arguments, cwd=tmp_path)
     assert done.returncode == 1, done.stdout + done.stderr
-    records = map(Record.from_json, (tmp_path / "r.jsonl").read_text().splitlines())
+    records = read_report(tmp_path / "r.jsonl").records
     outcomes = {record.law: record.outcome for record in records}
     assert outcomes["lengths-zero-and-one"] is Outcome.ERRORED
     assert outcomes["queries-are-independent"] is Outcome.PASSED

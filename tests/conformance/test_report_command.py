@@ -6,11 +6,14 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner
 
 from attnspec.conformance.cli import app
+from attnspec.conformance.plugin import Collector
 from attnspec.conformance.record import Outcome
 from attnspec.conformance.report_compare import Kind, compare
 from attnspec.conformance.report_file import Report, ReportWriter, read_report
@@ -80,6 +83,24 @@ def test_an_interrupted_run_leaves_a_valid_report_that_is_marked(tmp_path, kerne
     assert report.run.trials > len(report.records) >= len(before.records)
     assert report.run.seconds > 0
     assert "interrupted" in (tmp_path / "run.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device here that is always full")
+def test_a_page_that_cannot_be_written_leaves_the_report_and_a_usage_error(tmp_path, make_record):
+    options = {"--attnspec-report": str(tmp_path / "run.jsonl"), "--attnspec-html": "/dev/full"}
+    values = {"--attnspec-device": "cpu", "--effort": "smoke", "--implementation": ["eager"]}
+    config = SimpleNamespace(getoption=(options | values | {"--laws": []}).get)
+    session = SimpleNamespace(exitstatus=pytest.ExitCode.OK, shouldfail=False)
+    collector = Collector(config)
+    collector.pytest_sessionstart()
+    collector.collected["x::test_law[a]"] = None
+    collector._keep("x::test_law[a]", make_record(Outcome.PASSED))
+    collector.pytest_sessionfinish(session)
+    assert session.exitstatus == pytest.ExitCode.USAGE_ERROR
+    assert "No space left" in collector.unwritten
+    report = read_report(tmp_path / "run.jsonl")
+    assert report.run.is_complete
+    assert len(report.records) == 1
 
 
 def write(path, run, records):
