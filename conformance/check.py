@@ -114,9 +114,11 @@ def check(
         reason = f"feature not claimed: {', '.join(missing)}"
         return trial.record(Outcome.NOT_CLAIMED, started, reason=reason)
     try:
+        for case in law.pinned:
+            trial.attempt(case)
         chosen = law.design(subject) if law.design else ()
         large = law.large if effort is Effort.THOROUGH else ()
-        for case in (*law.pinned, *chosen, *large):
+        for case in (*chosen, *large):
             trial.attempt(case)
         source = None if law.explore is None or effort is None else law.explore(subject)
         if source is not None and effort is not None:

@@ -31,6 +31,7 @@ from attnspec.spec import (
     MaskPattern,
     MaskShape,
     ModelImplementation,
+    Profile,
     Values,
 )
 
@@ -144,6 +145,17 @@ def resembles(
     Returns:
         At most `FEW`, none where nothing, or more, agrees.
     """
+    found = [each for each in alike(subject, among=among) if each.id not in without]
+    return found if len(found) <= FEW else []
+
+
+def alike(subject: Subject, *, among: Sequence[Mutant] | None = None) -> list[Mutant]:
+    """Find all mutants that answer as a subject does, however many they are.
+
+    Args:
+        subject: whose `last_call` broke a law.
+        among: the mutants that are considered; `None` is all of them.
+    """
     import attnspec.conformance.mutants  # noqa: F401  (registers them)
 
     if subject.last_call is None or subject.last_call.dropout_p > 0:
@@ -156,21 +168,22 @@ def resembles(
     if first is None:
         return []
     given = _answer(subject.implementation, first)
-    if given is None or _is_right(subject, first, given):
+    if given is None or _is_right(subject, first, given, subject.implementation.profile):
         return []
-    alike = [
+    found = [
         mutant
         for mutant in (planted().values() if among is None else among)
         if isinstance(mutant.subject, Implementation)
-        and mutant.id not in without
         and _agree(given, _answer(mutant.subject, first), first.slack)
+        # with other answers declared, what is wrong here may be right there
+        and not _is_right(subject, first, given, mutant.subject.profile)
     ]
     for question in _more(subject):
-        if not alike:
+        if not found:
             break
         given = _answer(subject.implementation, question)
-        alike = [mutant for mutant in alike if _agrees(mutant, question, given)]
-    return alike if len(alike) <= FEW else []
+        found = [mutant for mutant in found if _agrees(mutant, question, given)]
+    return found
 
 
 def _more(subject: Subject) -> Iterator[Question]:
@@ -237,9 +250,8 @@ def _answer(implementation: Implementation, question: Question) -> Answer | None
     return answer
 
 
-def _is_right(subject: Subject, question: Question, given: Answer) -> bool:
-    """True where an answer is within its bound: then there is nothing to compare with."""
-    profile = subject.implementation.profile
+def _is_right(subject: Subject, question: Question, given: Answer, profile: Profile) -> bool:
+    """True where an answer is within its bound under a profile: it shows no mistake."""
     expected = subject.oracle(question.call, profile)
     exact = {"out": expected.out, "lse": expected.lse}
     if question.grad_out is not None:

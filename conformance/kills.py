@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from attnspec.conformance.check import check
-from attnspec.conformance.diagnosis import resembles
+from attnspec.conformance.diagnosis import FEW, alike
 from attnspec.conformance.effort import Effort
 from attnspec.conformance.law import Judged, Law, registered
 from attnspec.conformance.model_diagnosis import REFUSING
@@ -44,8 +44,8 @@ CORRECT = "correct"
 """The kind of what is tried in order to count false alarms."""
 
 # All mutants meet the same pinned cases: their verdicts are worth more memory than those of a run.
-_EXPECT = shared(expect, kept=4096, largest=2**14)
-_EXPECT_GRADIENTS = shared(expect_gradients, kept=2048, largest=2**14)
+_EXPECT = shared(expect, kept=4096, largest=2**18)
+_EXPECT_GRADIENTS = shared(expect_gradients, kept=2048, largest=2**18)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,19 +138,23 @@ def subject_of(mutant: Mutant, *, remembers: bool = False) -> Any:
 
 
 def kills(mutant: Mutant) -> Kills:
-    """Try all laws on a mutant: in order until the first kill, then the pinned cases of each."""
+    """Try the pinned cases of all laws on a mutant, and what survives them on drawn ones."""
     laws = [law for law in _laws().values() if law.judges is kind_of(mutant)]
-    told = first_kill(mutant, laws, Effort.SMOKE) or first_kill(mutant, laws, Effort.STANDARD)
     subject = subject_of(mutant, remembers=True)
+    told: dict[str, Any] = {}
     pinned, survived, silent = {}, [], []
+    started = time.perf_counter()
     for law in laws:
         record = _try(law, subject, None)
         if record.outcome in DEAD:
             pinned[law.name] = record.examples + 1
+            told = told or _first(law, record, Effort.SMOKE, time.perf_counter() - started)
         elif record.outcome is Outcome.PASSED:
             survived.append(law.name)
         else:
             silent.append(law.name)
+    told = told or first_kill(mutant, laws, Effort.SMOKE)
+    told = told or first_kill(mutant, laws, Effort.STANDARD)
     looks_like, others = _likeness(mutant, pinned)
     return Kills(
         mutant=mutant.id,
@@ -179,9 +183,9 @@ def _likeness(mutant: Mutant, pinned: dict[str, int]) -> tuple[tuple[str, ...], 
     record = _try(_laws()[next(iter(pinned))], subject, None)
     if record.outcome is not Outcome.FAILED:
         return (), ()
-    found = resembles(subject)
-    others = resembles(subject, without=frozenset({mutant.id}))
-    return tuple(each.id for each in found), tuple(each.id for each in others)
+    found = tuple(each.id for each in alike(subject))
+    others = tuple(each for each in found if each != mutant.id)
+    return found if len(found) <= FEW else (), others if len(others) <= FEW else ()
 
 
 def _stage(mutant: Mutant) -> str:
@@ -219,14 +223,18 @@ def first_kill(mutant: Mutant, laws: Sequence[Law], effort: Effort) -> dict[str,
     for law in laws:
         record = _try(law, subject, effort)
         if record.outcome in DEAD:
-            return {
-                "first": law.name,
-                "effort": str(effort),
-                "seconds": time.perf_counter() - started,
-                "examples": record.examples + 1,
-                "case": record.case,
-            }
+            return _first(law, record, effort, time.perf_counter() - started)
     return {}
+
+
+def _first(law: Law, record: Record, effort: Effort, seconds: float) -> dict[str, Any]:
+    return {
+        "first": law.name,
+        "effort": str(effort),
+        "seconds": seconds,
+        "examples": record.examples + 1,
+        "case": record.case,
+    }
 
 
 def _try(law: Law, subject: Any, effort: Effort | None) -> Record:

@@ -33,8 +33,8 @@ OPTIONS: dict[Feature, dict[str, object]] = {
 """How each feature is asked for, alone; the words stand for tensors."""
 
 ALLCLOSE_SHAPES = ((128, 128, 64),)
-FIXED_SHAPES = ((128, 128, 64), (256, 256, 64), (128, 128, 128))
-RATIO_SHAPES = ((113, 203, 64), (128, 217, 59), (108, 256, 40), (256, 512, 64))
+FIXED_SHAPES = ((128, 128, 64), (128, 128, 128))
+RATIO_SHAPES = ((113, 203, 64), (128, 217, 59), (108, 256, 40))
 """(queries, keys, channels)."""
 
 Judge = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], bool]

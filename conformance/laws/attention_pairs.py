@@ -1,5 +1,9 @@
 """The law of ATT that lets every two options meet: each result held to the oracle."""
 
+import functools
+from collections.abc import Callable
+from typing import Any, NoReturn
+
 import torch
 
 from attnspec.conformance.compare import check_close
@@ -12,6 +16,7 @@ from attnspec.conformance.subject import Subject
 from attnspec.spec import (
     Case,
     Feature,
+    Implementation,
     Layout,
     Layouts,
     Mask,
@@ -75,11 +80,35 @@ def case_of(row: Row) -> Case:
 
 def design(subject: Subject) -> list[Case]:
     """Cases within the claims of a subject in which every two options meet."""
+    claims = subject.implementation
+    return list(_design(claims.features, claims.dtypes, claims.supports, subject.device))
+
+
+@functools.lru_cache(maxsize=64)
+def _design(
+    features: frozenset[Feature],
+    dtypes: tuple[torch.dtype, ...],
+    supports: Callable[[Case], str | None],
+    device: str,
+) -> tuple[Case, ...]:
+    """The same for all that claim the same."""
+    claims = Implementation(
+        name="claims",
+        attention=_unused,
+        features=features,
+        dtypes=dtypes,
+        devices=(torch.device(device).type,),
+        supports=supports,
+    )
 
     def claimed(row: Row) -> bool:
-        return subject.refuses(case_of(row).but(device=subject.device)) is None
+        return claims.refuses(case_of(row).but(device=device)) is None
 
-    return [case_of(row).but(device=subject.device) for row in pairwise(AXES, claimed)]
+    return tuple(case_of(row).but(device=device) for row in pairwise(AXES, claimed))
+
+
+def _unused(*arguments: Any, **options: Any) -> NoReturn:
+    raise NotImplementedError
 
 
 @law(
