@@ -175,9 +175,9 @@ def _likeness(mutant: Mutant, pinned: dict[str, int]) -> tuple[tuple[str, ...], 
     subject = subject_of(mutant, remembers=True)
     if pinned and isinstance(subject, ModelImplementation):
         about = bool(REFUSING.intersection(_laws()[next(iter(pinned))].clauses))
-        found = model_resembles(subject, refusals=about)
-        others = model_resembles(subject, refusals=about, without=frozenset({mutant.id}))
-        return tuple(each.id for each in found), tuple(each.id for each in others)
+        bugs = model_resembles(subject, refusals=about)
+        rest = model_resembles(subject, refusals=about, without=frozenset({mutant.id}))
+        return tuple(each.id for each in bugs), tuple(each.id for each in rest)
     if not pinned or not isinstance(subject, Subject):
         return (), ()
     record = _try(_laws()[next(iter(pinned))], subject, None)
