@@ -23,7 +23,9 @@ extensions = [
     "sphinx.ext.mathjax",
     "sphinx-mathjax-offline",
     "sphinx_copybutton",
+    "matplotlib.sphinxext.plot_directive",
     "laws",
+    "mutants",
 ]
 exclude_patterns = ["_build", "results"]
 
@@ -32,6 +34,13 @@ myst_heading_anchors = 3
 # Clauses have third-level headings whether or not a chapter is divided into sections; in the built
 # page levels follow the nesting, and none is skipped.
 suppress_warnings = ["myst.header"]
+
+plot_include_source = False
+plot_html_show_source_link = False
+plot_html_show_formats = False
+plot_formats = ["svg"]
+plot_rcparams = {"svg.fonttype": "none", "font.size": 9, "font.family": "sans-serif"}
+plot_apply_rcparams = True
 
 html_theme = "furo"
 html_title = f"attnspec {SPEC_VERSION}"
