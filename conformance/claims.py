@@ -13,6 +13,8 @@ from attnspec.spec import (
     Feature,
     Implementation,
     MaskedNonfinite,
+    ModelFeature,
+    ModelImplementation,
     Profile,
     Rounding,
     RoundingLevel,
@@ -24,6 +26,8 @@ DTYPES = {
     "float16": torch.float16,
     "bfloat16": torch.bfloat16,
 }
+
+_FEATURES = tuple(dict.fromkeys(map(str, (*Feature, *ModelFeature))))
 
 _ANSWERS: dict[str, type[StrEnum]] = {
     "causal_alignment": CausalAlignment,
@@ -43,7 +47,7 @@ class Claims:
         profile: its answers, by the names of `Profile`'s fields; `rounding` is a level.
     """
 
-    features: frozenset[Feature] | None = None
+    features: frozenset[str] | None = None
     dtypes: tuple[torch.dtype, ...] | None = None
     profile: tuple[tuple[str, Any], ...] = ()
 
@@ -64,7 +68,7 @@ class Claims:
         return cls(
             features=None
             if features is None
-            else frozenset(Feature(_choice("feature", each, Feature)) for each in _words(features)),
+            else frozenset(_choice("feature", each, _FEATURES) for each in _words(features)),
             dtypes=None
             if dtypes is None
             else tuple(DTYPES[_choice("dtype", each, DTYPES)] for each in _words(dtypes)),
@@ -72,15 +76,38 @@ class Claims:
         )
 
     def override(self, implementation: Implementation) -> Implementation:
-        """The implementation with what is said here in place of what it declares."""
+        """The implementation with what is said here in place of what it declares.
+
+        Raises:
+            ValueError: for a feature of models.
+        """
         changes: dict[str, Any] = {}
         if self.features is not None:
-            changes["features"] = self.features
+            changes["features"] = self._features(Feature)
         if self.dtypes is not None:
             changes["dtypes"] = self.dtypes
         if self.profile:
             changes["profile"] = self._profile(implementation.profile)
         return replace(implementation, **changes)
+
+    def override_model(self, model: ModelImplementation) -> ModelImplementation:
+        """Likewise of a GPT-2, which has no profile.
+
+        Raises:
+            ValueError: where one is given, or a feature of attention.
+        """
+        changes: dict[str, Any] = {}
+        if self.profile:
+            raise ValueError(f"{model.name}: a GPT-2 has no profile")
+        if self.features is not None:
+            changes["features"] = self._features(ModelFeature)
+        if self.dtypes is not None:
+            changes["dtypes"] = self.dtypes
+        return replace(model, **changes)
+
+    def _features(self, kind: type[Any]) -> frozenset[Any]:
+        assert self.features is not None
+        return frozenset(kind(_choice("feature", each, kind)) for each in sorted(self.features))
 
     def _profile(self, declared: Profile) -> Profile:
         answers = dict(self.profile)

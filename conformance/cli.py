@@ -13,6 +13,7 @@ import typer
 
 from attnspec import __version__
 from attnspec.conformance.cli_generate import generate
+from attnspec.conformance.cli_gpt2 import check_gpt2
 from attnspec.conformance.cli_mutants import mutants
 from attnspec.conformance.cli_report import check_paths, report, summary_of_actions
 from attnspec.conformance.effort import Effort
@@ -32,6 +33,7 @@ app = typer.Typer(
 )
 app.command()(generate)
 app.command()(mutants)
+app.command()(check_gpt2)
 app.command()(report)
 
 

@@ -15,9 +15,17 @@ import torch
 
 from attnspec.conformance.claims import DTYPES, Claims
 from attnspec.conformance.law import Judged
+from attnspec.conformance.model_claims import BuildError, declare_model, is_build
 from attnspec.conformance.oracle import expect_numpy
 from attnspec.conformance.subject import Subject
-from attnspec.spec import Case, Feature, Implementation, ModelImplementation
+from attnspec.spec import (
+    Case,
+    Feature,
+    Implementation,
+    ModelImplementation,
+    SamplerImplementation,
+    TokenizerImplementation,
+)
 from attnspec.spec.contract import everything
 
 ENTRY_POINTS = "attnspec.implementations"
@@ -63,6 +71,9 @@ NOTHING_SAID = Claims()
 def resolve(target: str, *, claims: Claims = NOTHING_SAID, device: str = "cpu") -> list[Judgeable]:
     """Find what a target names.
 
+    A callable that needs two arguments, a configuration and weights, builds a GPT-2; any other is
+    an attention.
+
     Args:
         target: a registered name, `module:attribute` or `path/to/file.py:attribute`.
         claims: what is said of it in place of what it declares, or a bare callable suggests.
@@ -82,16 +93,35 @@ def resolve(target: str, *, claims: Claims = NOTHING_SAID, device: str = "cpu") 
         found = getattr(module, attribute)
     except AttributeError:
         raise TargetError(f"{target}: {module_name} has no attribute {attribute!r}") from None
-    if isinstance(found, ModelImplementation):
-        return [Judgeable(kind=Judged.MODEL, subject=found)]
+    if isinstance(found, ModelImplementation) or (callable(found) and is_build(found)):
+        return [_model(target, found, claims)]
+    if isinstance(found, TokenizerImplementation):
+        return [Judgeable(kind=Judged.TOKENIZER, subject=found)]
+    if isinstance(found, SamplerImplementation):
+        return [Judgeable(kind=Judged.SAMPLER, subject=found)]
     spelled = f"{importing}; attention = {module.__name__}.{attribute}"
-    if isinstance(found, Implementation):
-        subject = _subject(claims.override(found), device, f"{spelled}.attention")
-    elif callable(found):
-        subject = _subject(declare(target, found, claims, device), device, spelled)
-    else:
-        raise TargetError(f"{target}: neither a callable nor an Implementation, but {found!r}")
+    try:
+        if isinstance(found, Implementation):
+            subject = _subject(claims.override(found), device, f"{spelled}.attention")
+        elif callable(found):
+            subject = _subject(declare(target, found, claims, device), device, spelled)
+        else:
+            raise TargetError(f"{target}: neither a callable nor an Implementation, but {found!r}")
+    except ValueError as error:
+        raise TargetError(f"{target}: {error}") from None
     return [Judgeable(kind=Judged.ATTENTION, subject=subject)]
+
+
+def _model(target: str, found: Any, claims: Claims) -> Judgeable:
+    """A GPT-2, declared or built by a bare function of a configuration and weights."""
+    try:
+        if not isinstance(found, ModelImplementation):
+            found = declare_model(target, found)
+        return Judgeable(kind=Judged.MODEL, subject=claims.override_model(found))
+    except BuildError as error:
+        raise TargetError(str(error)) from None
+    except ValueError as error:
+        raise TargetError(f"{target}: {error}") from None
 
 
 def declare(
