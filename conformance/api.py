@@ -12,7 +12,7 @@ from attnspec.conformance.law import Judged
 from attnspec.conformance.record import CONFORMING, Outcome, Record
 from attnspec.conformance.subject import Subject
 from attnspec.conformance.targets import Judgeable, declare
-from attnspec.conformance.trials import trials
+from attnspec.conformance.trials import Trial, trials
 from attnspec.spec import Feature, Implementation
 
 
@@ -44,22 +44,41 @@ def check_attention(
         TargetError: where it accepts no storage type at all.
         ValueError: for a pattern or an expected failure that names no law.
     """
-    if not isinstance(attention, Implementation):
-        claims = Claims(
-            features=None if features is None else frozenset(map(Feature, features)),
-            dtypes=None if dtypes is None else tuple(dtypes),
-        )
-        attention = declare(getattr(attention, "__name__", "attention"), attention, claims, device)
-    subject = Subject(attention, device=device)
+    subject = Subject(implementation_of(attention, features, dtypes, device), device=device)
     found = trials([Judgeable(kind=Judged.ATTENTION, subject=subject)], laws)
     known = dict(expected_failures or {})
+    unknown_failures(known, found)
+    return [judged_as_known(trial.run(Effort(effort)), known) for trial in found]
+
+
+def implementation_of(
+    attention: Callable[..., Any] | Implementation,
+    features: Iterable[Feature | str] | None,
+    dtypes: Iterable[torch.dtype] | None,
+    device: str,
+) -> Implementation:
+    """The declaration of a callable, or the one that is given."""
+    if isinstance(attention, Implementation):
+        return attention
+    claims = Claims(
+        features=None if features is None else frozenset(map(Feature, features)),
+        dtypes=None if dtypes is None else tuple(dtypes),
+    )
+    return declare(getattr(attention, "__name__", "attention"), attention, claims, device)
+
+
+def unknown_failures(known: Mapping[str, str], found: Iterable[Trial]) -> None:
+    """Refuse expected failures of laws that are not tried.
+
+    Raises:
+        ValueError: naming them.
+    """
     unknown = known.keys() - {trial.law.name for trial in found}
     if unknown:
         raise ValueError(f"expected failures of laws that do not run: {', '.join(sorted(unknown))}")
-    return [_expected(trial.run(Effort(effort)), known) for trial in found]
 
 
-def _expected(record: Record, known: Mapping[str, str]) -> Record:
+def judged_as_known(record: Record, known: Mapping[str, str]) -> Record:
     """Turn a failure that was announced into an expected one, and its absence into an error."""
     if record.law not in known:
         return record

@@ -55,7 +55,7 @@ def mutants(
         if path is not None and not path.resolve().parent.is_dir():
             typer.echo(f"attnspec: {path}: there is no folder {path.resolve().parent}", err=True)
             raise typer.Exit(USAGE)
-    arguments = ["--pyargs", "attnspec.conformance.test_mutants", "--import-mode=importlib"]
+    arguments = ["--pyargs", "attnspec.conformance.mutant_trials", "--import-mode=importlib"]
     arguments += ["--noconftest", "-p", "no:cacheprovider", "--no-header", "-q", "--tb=line"]
     arguments += ["--disable-warnings", "--dist=load", "--maxschedchunk=1"]
     arguments += ["--max-worker-restart=1000000", "--timeout-method=thread"]

@@ -27,7 +27,7 @@ from attnspec.conformance.record import Outcome
 from attnspec.conformance.report_run import begun
 from attnspec.conformance.styles import STYLES, rejects
 from attnspec.conformance.subject import Subject
-from attnspec.conformance.test_mutants import correct
+from attnspec.conformance.mutant_trials import correct
 from attnspec.spec import Feature
 
 
