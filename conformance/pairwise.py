@@ -47,6 +47,7 @@ class _Design:
     def __init__(self, axes: Mapping[str, Sequence[Any]], allowed: Callable[[Row], bool]) -> None:
         self.axes = axes
         self.names = list(axes)
+        self.place = {name: number for number, name in enumerate(axes)}
         self.allowed = allowed
         self.rng = random.Random(0)
         first = dict.fromkeys(axes, 0)
@@ -111,5 +112,4 @@ class _Design:
 
     def ordered(self, one: Choice, two: Choice) -> Pair:
         """Two choices in the order of their axes."""
-        before = self.names.index(one[0]) < self.names.index(two[0])
-        return (one, two) if before else (two, one)
+        return (one, two) if self.place[one[0]] < self.place[two[0]] else (two, one)
