@@ -2,7 +2,7 @@
 
 import secrets
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +18,12 @@ from attnspec.conformance.subject import Raised, Subject
 from attnspec.conformance.violation import QualityWarning, Violation
 from attnspec.spec import Deviation
 
+REPEATS = 6
+"""How often a case that failed is repeated, to tell what is wrong from what changes its mind."""
+
+REPEATING = 1.0
+"""Seconds after which it is not repeated again."""
+
 
 @dataclass
 class _Trial:
@@ -30,6 +36,7 @@ class _Trial:
     failing: Any = None
     seed: int | None = None
     lacks: bool = False
+    told: Callable[[Any], None] | None = None
 
     def attempt(self, case: Any) -> None:
         """Try one case; a case that the subject does not claim is counted as refused."""
@@ -40,6 +47,8 @@ class _Trial:
                 return
             if any(known.applies(case) for known in deviations(self.law, self.subject)):
                 return
+        if self.told is not None:
+            self.told(case)
         try:
             with tally.counting(self.count):
                 self.law.check(self.subject, case)
@@ -91,7 +100,11 @@ def unavailable(subject: Any) -> str | None:
 
 
 def check(
-    law: Law, subject: Any, effort: Effort | None = Effort.STANDARD, seed: int | None = None
+    law: Law,
+    subject: Any,
+    effort: Effort | None = Effort.STANDARD,
+    seed: int | None = None,
+    told: Callable[[Any], None] | None = None,
 ) -> Record:
     """Try a law on a subject: pinned cases in their order, then drawn ones.
 
@@ -100,12 +113,13 @@ def check(
         subject: a `Subject` for laws of attention, else the record of the implementation.
         effort: how many cases to draw; `None` for the pinned ones alone.
         seed: from which cases are drawn where they differ from run to run; `None` throws dice.
+        told: is handed each case before it is tried.
 
     Returns:
         What became of it. This never raises for anything that the subject does.
     """
     started = time.perf_counter()
-    trial = _Trial(law, subject)
+    trial = _Trial(law, subject, told=told)
     reason = unavailable(subject)
     if reason is not None:
         return trial.record(Outcome.NOT_AVAILABLE, started, reason=reason)
@@ -126,8 +140,7 @@ def check(
                 trial.seed = secrets.randbelow(2**32) if seed is None else seed
             explore(trial.attempt, source, BUDGETS[effort], law.cost, trial.seed)
     except Flaky as error:
-        told = describe(law, subject, trial.failing, error)
-        return trial.record(Outcome.FLAKY, started, **told)
+        return _flaky(trial, error, started)
     except (Violation, Exception) as error:
         return _broken(trial, error, started)
     if trial.count.examples == 0:
@@ -144,13 +157,47 @@ def _broken(trial: _Trial, error: Exception, started: float) -> Record:
         told["message"] += f"\n\nDrawn with --seed {trial.seed}"
     if isinstance(error, QualityWarning):
         return trial.record(Outcome.QUALITY_WARNING, started, **told)
-    try:
-        trial.attempt(trial.failing)
-    except Exception:
-        outcome = Outcome.ERRORED if not isinstance(error, Violation) else Outcome.FAILED
-        return trial.record(outcome, started, **told)
-    told["reason"] = f"the same case failed, then passed. First: {told['reason']}"
+    failed, passed = _again(trial)
+    if passed:
+        _say_flaky(told, failed + 1, passed)
+        return trial.record(Outcome.FLAKY, started, **told)
+    outcome = Outcome.ERRORED if not isinstance(error, Violation) else Outcome.FAILED
+    return trial.record(outcome, started, **told)
+
+
+def _again(trial: _Trial) -> tuple[int, int]:
+    """Repeat the failing case: how often it failed, and how often it passed."""
+    started, failed, passed = time.perf_counter(), 0, 0
+    while failed + passed < REPEATS:
+        try:
+            trial.attempt(trial.failing)
+        except Exception:
+            failed += 1
+        else:
+            passed += 1
+        if time.perf_counter() - started > REPEATING:
+            break
+    return failed, passed
+
+
+def _flaky(trial: _Trial, error: Flaky, started: float) -> Record:
+    """What Hypothesis found to change its mind: with how it failed, and how often."""
+    causes = [each for each in getattr(error, "exceptions", ()) if isinstance(each, Exception)]
+    told = describe(trial.law, trial.subject, trial.failing, causes[0] if causes else error)
+    failed, passed = _again(trial)
+    # it was seen to fail and to pass before it was repeated
+    _say_flaky(told, failed + 1, passed + 1)
     return trial.record(Outcome.FLAKY, started, **told)
+
+
+def _say_flaky(told: dict[str, Any], failed: int, passed: int) -> None:
+    """Tell both results of the same case."""
+    reason = (
+        f"the same case failed and passed: {failed} of {failed + passed} times it failed, "
+        f"the others it passed. Where it failed: {told['reason']}"
+    )
+    told["message"] += f"\n\nFlaky    {reason}"
+    told["reason"] = reason
 
 
 def check_deviation(law: Law, subject: Subject, deviation: Deviation) -> Record:

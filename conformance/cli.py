@@ -1,5 +1,6 @@
 """The `attnspec` command."""
 
+import json
 import os
 import secrets
 import sys
@@ -19,7 +20,7 @@ from attnspec.conformance.cli_report import check_paths, report, summary_of_acti
 from attnspec.conformance.effort import Effort
 
 if TYPE_CHECKING:
-    from attnspec.conformance.targets import Judgeable
+    from attnspec.conformance.planned import Planned
 
 CONFORMING, BROKEN, USAGE = 0, 1, 2
 """Exit statuses: every law held, some law did not, the command could not be understood."""
@@ -87,6 +88,14 @@ def check(
         int | None, typer.Option(min=0, help="Repeat the cases that another run drew afresh.")
     ] = None,
     timeout: Annotated[float, typer.Option(min=1, help="Seconds for one law.")] = 300.0,
+    memory: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            help="GiB that a worker may hold; 0: all there are; by default its part of 80 % of "
+            "what is free, and 2 at least. Linux, and on a CPU alone.",
+        ),
+    ] = None,
     report: Annotated[
         Path | None, typer.Option(help="Write one JSON record per law to this file.")
     ] = None,
@@ -109,11 +118,13 @@ def check(
         attnspec check my_kernels:flash_attention --features causal,gqa --dtypes float16,bfloat16
     """
     says = _Says(features=features, dtypes=dtypes, profile=tuple(profile or ()))
-    subjects = _look_up(targets or [], says, device, laws or [])
+    most = _most_memory(memory, workers, device)
+    planned = _look_up(targets or [], says, device, laws or [], timeout, most)
     if weights is not None:
-        _compare_checkpoint(weights, subjects)
+        _compare_checkpoint(weights, planned)
     arguments = _pytest_arguments(targets or [], says, device, effort, laws or [])
-    arguments += ["-n", str(workers), f"--timeout={timeout}"]
+    arguments += ["-n", str(workers), f"--attnspec-timeout={timeout}"]
+    arguments += [f"--attnspec-memory={0 if most is None else most / 2**30}"]
     arguments += ["-x"] if stop else []
     # one seed for all workers, so that one number repeats the run
     seed = secrets.randbelow(2**32) if seed is None else seed
@@ -128,6 +139,9 @@ def check(
         # The settings and conftest files of whatever project we are called in are not for this run.
         settings = Path(folder, "pytest.ini")
         settings.write_text("[pytest]\n")
+        found = Path(folder, "plan.json")
+        found.write_text(json.dumps([each.to_data() for each in planned]), encoding="utf-8")
+        arguments += [f"--attnspec-plan={found}"]
         status = pytest.main([*arguments, "-c", str(settings), f"--rootdir={folder}"])
     raise typer.Exit(status if status in (CONFORMING, BROKEN) else USAGE)
 
@@ -141,20 +155,37 @@ class _Says:
     profile: tuple[str, ...]
 
 
-def _look_up(targets: list[str], says: _Says, device: str, laws: list[str]) -> "list[Judgeable]":
+def _look_up(
+    targets: list[str],
+    says: _Says,
+    device: str,
+    laws: list[str],
+    timeout: float,
+    memory: int | None,
+) -> "list[Planned]":
     """Find the targets, and refuse what does not exist before any worker is started."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # one thread per worker
-    from attnspec.conformance.claims import Claims
-    from attnspec.conformance.targets import TargetError, resolve
-    from attnspec.conformance.trials import trials
+    from attnspec.conformance.planned import Words, plan
+    from attnspec.conformance.targets import TargetError, every_name
+    from attnspec.conformance.trials import chosen
 
+    words = Words(features=says.features, dtypes=says.dtypes, profile=says.profile)
     try:
-        trials([], laws)
-        claims = Claims.read(says.features, says.dtypes, says.profile)
-        found = [resolve(target, claims=claims, device=device) for target in targets]
+        chosen(laws)
+        return plan(targets or every_name(), words, device, limit=timeout, memory=memory)
     except (TargetError, ValueError) as error:
         _refuse(str(error))
-    return [judged for each in found for judged in each]
+
+
+def _most_memory(said: float | None, workers: int, device: str) -> int | None:
+    """Bytes that a worker may hold, or `None` where it may hold all there are."""
+    from attnspec.conformance.memory import GIBIBYTE, can_limit, fair
+
+    if said is None:
+        return fair(workers, device)
+    if said and not (device == "cpu" and can_limit()):
+        _refuse("--memory: memory can be limited on Linux and on a CPU alone")
+    return int(said * GIBIBYTE) or None
 
 
 def _pytest_arguments(
@@ -165,7 +196,7 @@ def _pytest_arguments(
     arguments += ["--noconftest", "-p", "no:cacheprovider", "--no-header", "-q", "-rN"]
     arguments += ["--disable-warnings"]
     # Not loadgroup: where a worker died, its successor is never given anything to do.
-    arguments += ["--dist=load", "--max-worker-restart=1000000", "--timeout-method=thread"]
+    arguments += ["--dist=load", "--max-worker-restart=1000000"]
     arguments += [f"--implementation={each}" for each in targets]
     arguments += [f"--laws={each}" for each in laws]
     arguments += [f"--effort={effort}", f"--attnspec-device={device}"]
@@ -175,13 +206,14 @@ def _pytest_arguments(
     return arguments
 
 
-def _compare_checkpoint(weights: str, judged: "list[Judgeable]") -> None:
+def _compare_checkpoint(weights: str, planned: "list[Planned]") -> None:
     from attnspec.conformance.checkpoint import compare
     from attnspec.conformance.law import Judged
     from attnspec.conformance.violation import Violation
     from attnspec.reference.weights import WeightsError
 
-    attentions = [each.subject for each in judged if each.kind is Judged.ATTENTION]
+    judged = (each.load() for each in planned if each.kind is Judged.ATTENTION and not each.broken)
+    attentions = [each.subject for each in judged]
     try:
         typer.echo(compare(weights, attentions))
     except (WeightsError, ImportError) as error:

@@ -93,6 +93,7 @@ def asides(records: Sequence[Record]) -> list[str]:
     """Warnings, each with its reason, and the seeds of cases that no run has drawn before."""
     warned = [each for each in records if each.outcome is Outcome.QUALITY_WARNING]
     lines = [f"quality warning: {each.subject}, {each.law}: {each.reason}" for each in warned]
+    lines += _undeclared(records)
     seeds: dict[int, dict[str, None]] = {}
     for each in records:
         if each.seed is not None:
@@ -101,6 +102,17 @@ def asides(records: Sequence[Record]) -> list[str]:
         few = ", ".join(laws) if len(laws) <= 3 else f"{len(laws)} laws"
         lines.append(f"fresh cases of {few}: repeat them with --seed {seed}")
     return lines
+
+
+def _undeclared(records: Sequence[Record]) -> list[str]:
+    """What is accepted without being claimed, and wrong: once for each subject and feature."""
+    lines: dict[tuple[str, str], str] = {}
+    for each in records:
+        if each.undeclared:
+            features, _, told = each.undeclared.partition(": ")
+            line = f"undeclared: {each.subject} does not claim {features}, and yet: {told}"
+            lines.setdefault((each.subject, features), f"{line} ({each.law})")
+    return list(lines.values())
 
 
 def _clauses(records: Sequence[Record], subjects: Sequence[str]) -> Table:

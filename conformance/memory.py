@@ -1,12 +1,19 @@
 """Memory and time that a large call needs, told before it is made."""
 
+import contextlib
 import math
 import os
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import torch
+
+try:
+    import resource
+except ImportError:  # Windows
+    resource = None  # type: ignore[assignment]
 
 from attnspec.conformance.tally import NotAvailable
 
@@ -18,7 +25,57 @@ PATIENCE = 200.0
 SHARE = 0.8
 """Of what is free, how much a call may need."""
 
+LEAST = 2 * GIBIBYTE
+"""Bytes that a worker may always hold, where nobody says otherwise: few laws need more."""
+
 _SELF = Path("/proc/self")
+
+
+def can_limit() -> bool:
+    """True where a system keeps a process to what it may hold: Linux does."""
+    return resource is not None and sys.platform == "linux"
+
+
+def limit_memory(most: int | None) -> None:
+    """Let this process allocate no more, and leave no copy of itself behind where it crashes.
+
+    Memory is counted when it is reserved, if it is private. So an allocation without end raises
+    in the process that makes it, instead of ending whichever process the system picks.
+
+    Args:
+        most: bytes; `None` for as many as there are.
+    """
+    if resource is None:
+        return
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+    if most is not None and can_limit():
+        _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+        most = most if hard == resource.RLIM_INFINITY else min(most, hard)
+        resource.setrlimit(resource.RLIMIT_DATA, (most, hard))
+
+
+def limited() -> int | None:
+    """Bytes that this process may hold, or `None` where there is no limit."""
+    if not can_limit():
+        return None
+    soft, _ = resource.getrlimit(resource.RLIMIT_DATA)
+    return None if soft == resource.RLIM_INFINITY else soft
+
+
+def fair(workers: int, device: str) -> int | None:
+    """Bytes that each of several workers may hold: its part of most of what is free.
+
+    A device has memory of its own, and drivers map far more than they use: no limit there.
+    """
+    room = free(device) if device == "cpu" and can_limit() else None
+    return None if room is None else max(LEAST, int(SHARE * room / workers))
+
+
+def is_exhausted(reason: str) -> bool:
+    """True where an error says that memory is used up."""
+    words = ("MemoryError", "allocate memory", "bad_alloc", "not enough memory", "out of memory")
+    return any(each in reason for each in words)
 
 
 def free(device: str) -> int | None:
@@ -29,12 +86,15 @@ def free(device: str) -> int | None:
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
         found += [int(each.split()[1]) * 1024 for each in lines if each.startswith("MemAvailable")]
-        most = Path("/sys/fs/cgroup/memory.max").read_text().strip()
-        if most != "max":
+        group = Path("/sys/fs/cgroup/memory.max").read_text().strip()
+        if group != "max":
             used = int(Path("/sys/fs/cgroup/memory.current").read_text())
-            found.append(int(most) - used)
+            found.append(int(group) - used)
     except OSError:
         pass
+    most = limited()
+    if most is not None:
+        found.append(most - _held("VmData"))
     return min(found, default=None)
 
 

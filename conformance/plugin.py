@@ -38,6 +38,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--attnspec-dtypes", default=None, help="storage types of a bare callable")
     group.addoption("--attnspec-profile", action="append", default=[], metavar="KEY=VALUE")
     group.addoption("--attnspec-device", default="cpu")
+    group.addoption("--attnspec-plan", default=None, metavar="FILE", help="what was looked up")
+    group.addoption(
+        "--attnspec-timeout", default=300.0, type=float, metavar="S", help="for one law"
+    )
+    group.addoption(
+        "--attnspec-memory", default=None, type=float, metavar="GiB", help="of one process; 0: all"
+    )
     group.addoption("--attnspec-seed", default=None, type=int, help="repeats a run's fresh cases")
     group.addoption("--attnspec-report", default=None, metavar="FILE.jsonl")
     group.addoption("--attnspec-html", default=None, metavar="FILE", help="one page, of all of it")

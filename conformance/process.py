@@ -2,9 +2,11 @@
 
 import os
 import random
+import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -15,14 +17,17 @@ def restored() -> Iterator[None]:
     """Put back what a subject may change for everyone after it.
 
     That is the default dtype and device, gradient mode, threads, deterministic algorithms, random
-    states, the environment and the filters of warnings.
+    states, the precision of products, flushing of denormals, the environment, the folder, the
+    standard streams and the filters of warnings.
     """
     dtype, device = torch.get_default_dtype(), torch.get_default_device()
     is_grad, threads = torch.is_grad_enabled(), torch.get_num_threads()
     is_deterministic = torch.are_deterministic_algorithms_enabled()
     only_warns = torch.is_deterministic_algorithms_warn_only_enabled()
     states = torch.get_rng_state(), random.getstate(), np.random.get_state()  # noqa: NPY002
-    environment = dict(os.environ)
+    precision = torch.get_float32_matmul_precision()
+    environment, folder = dict(os.environ), Path.cwd()
+    streams = sys.stdout, sys.stderr
     try:
         with warnings.catch_warnings():
             yield
@@ -33,10 +38,18 @@ def restored() -> Iterator[None]:
         torch.set_grad_enabled(is_grad)
         if torch.get_num_threads() != threads:
             torch.set_num_threads(threads)
-        torch.use_deterministic_algorithms(is_deterministic, warn_only=only_warns)
+        now = torch.are_deterministic_algorithms_enabled()
+        now_warns = torch.is_deterministic_algorithms_warn_only_enabled()
+        if (now, now_warns) != (is_deterministic, only_warns):  # it imports a compiler
+            torch.use_deterministic_algorithms(is_deterministic, warn_only=only_warns)
+        if torch.get_float32_matmul_precision() != precision:
+            torch.set_float32_matmul_precision(precision)
+        torch.set_flush_denormal(False)
         torch.set_rng_state(states[0])
         random.setstate(states[1])
         np.random.set_state(states[2])  # noqa: NPY002
         if dict(os.environ) != environment:
             os.environ.clear()
             os.environ.update(environment)
+        os.chdir(folder)
+        sys.stdout, sys.stderr = streams

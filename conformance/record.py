@@ -68,6 +68,8 @@ class Record:
         looks_like: ids of the planted bugs that answer as the subject does, on the failing call
             and on others.
         stage: the first stage of a model that diverges: "block 0, attention: mask"; or nothing.
+        undeclared: where a subject accepts a feature that it does not claim and gets it wrong:
+            which, and how.
         mismatch: the worst element in words: `what`, `where`, `expected`, `got`, `bound`, `wrong`.
         picture: the errors around it, and what its queries may read, as grids of numbers (see
             `attnspec.conformance.picture`).
@@ -92,6 +94,7 @@ class Record:
     seed: int | None = None
     looks_like: tuple[str, ...] = ()
     stage: str = ""
+    undeclared: str = ""
     mismatch: dict[str, str] | None = None
     picture: dict[str, Any] | None = None
 
@@ -134,7 +137,7 @@ class Record:
 _TUPLES = ("clauses", "refused", "dtypes", "looks_like")
 _WORDS = ("subject", "law", "reason", "message", "case", "snippet", "device", "link", "stage")
 _KINDS: dict[tuple[str, ...], Any] = {
-    _WORDS: str,
+    (*_WORDS, "undeclared"): str,
     ("mismatch", "picture"): dict | None,
     ("examples",): int,
     ("seed",): int | None,

@@ -47,6 +47,10 @@ class TargetError(Exception):
     """A target that cannot be found or is not what it should be; the message names it."""
 
 
+class BrokenTarget(TargetError):
+    """A target that is there, and does not let itself be imported or called at all."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Judgeable:
     """A subject and the kind of laws that judge it."""
@@ -168,7 +172,9 @@ def _accepted(name: str, attention: Callable[..., Any], device: str) -> tuple[to
         else:
             accepted.append(dtype)
     if not accepted:
-        raise TargetError(f"{name}: refuses ones of shape (1, 1, 2, 4) in every dtype: {errors[0]}")
+        raise BrokenTarget(
+            f"{name}: refuses ones of shape (1, 1, 2, 4) in every dtype: {errors[0]}"
+        )
     return tuple(accepted)
 
 
@@ -263,7 +269,7 @@ def _module(name: str, target: str) -> tuple[ModuleType, str]:
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt):
             raise
-        raise TargetError(
+        raise BrokenTarget(
             f"{target}: importing it failed: {type(error).__name__}: {error}"
         ) from error
 

@@ -1,51 +1,83 @@
 """Every law on every subject named by `--implementation`, one pytest item each.
 
 Run by `attnspec check`, or by `pytest --pyargs attnspec.conformance --implementation TARGET`.
+Each subject is judged in a process of its own, whatever process the item is in.
 """
 
-import pytest
-import torch
+import json
+from collections.abc import Iterator
+from pathlib import Path
 
-from attnspec.conformance.claims import Claims
+import pytest
+
 from attnspec.conformance.effort import Effort
+from attnspec.conformance.errand_runner import ErrandRunner
+from attnspec.conformance.memory import GIBIBYTE, fair
+from attnspec.conformance.planned import Errand, Planned, Words, errands, plan
 from attnspec.conformance.plugin import PROPERTY
 from attnspec.conformance.record import CONFORMING, Outcome
 from attnspec.conformance.report_text import clean
-from attnspec.conformance.targets import TargetError, every_name, resolve
-from attnspec.conformance.trials import Trial, trials
+from attnspec.conformance.targets import TargetError, every_name
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Make one item per law and subject."""
-    config = metafunc.config
     try:
-        claims = Claims.read(
-            config.getoption("--attnspec-features"),
-            config.getoption("--attnspec-dtypes"),
-            config.getoption("--attnspec-profile"),
-        )
-        subjects = [
-            judged
-            for target in config.getoption("--implementation") or every_name()
-            for judged in resolve(
-                target, claims=claims, device=config.getoption("--attnspec-device")
-            )
-        ]
-        found = trials(subjects, config.getoption("--laws"))
+        found = errands(_planned(metafunc.config), metafunc.config.getoption("--laws"))
     except (TargetError, ValueError) as error:
         raise pytest.UsageError(str(error)) from error
-    metafunc.parametrize("trial", [pytest.param(each, id=each.id) for each in found])
+    metafunc.parametrize("errand", [pytest.param(each, id=each.id) for each in found])
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> None:
-    torch.set_num_threads(1)
+def _planned(config: pytest.Config) -> list[Planned]:
+    """What to judge: as it was found before, or as it is found now."""
+    option = config.getoption
+    if option("--attnspec-plan"):
+        written = json.loads(Path(option("--attnspec-plan")).read_text(encoding="utf-8"))
+        return [Planned.from_data(each) for each in written]
+    words = Words(
+        features=option("--attnspec-features"),
+        dtypes=option("--attnspec-dtypes"),
+        profile=tuple(option("--attnspec-profile")),
+    )
+    return plan(
+        option("--implementation") or every_name(),
+        words,
+        option("--attnspec-device"),
+        limit=option("--attnspec-timeout"),
+        memory=_memory(config),
+    )
 
 
-def test_law(trial: Trial, request: pytest.FixtureRequest) -> None:
+def _memory(config: pytest.Config) -> int | None:
+    """Bytes that a process may hold."""
+    said: float | None = config.getoption("--attnspec-memory")
+    if said is not None:
+        return int(said * GIBIBYTE) or None
+    return fair(_workers(config), config.getoption("--attnspec-device"))
+
+
+def _workers(config: pytest.Config) -> int:
+    given = getattr(config, "workerinput", {}).get("workercount", 1)
+    return int(given)
+
+
+@pytest.fixture(scope="session")
+def runner(pytestconfig: pytest.Config) -> Iterator[ErrandRunner]:
+    """Tries laws, one after the other."""
+    found = ErrandRunner(
+        effort=Effort(pytestconfig.getoption("--effort")),
+        seed=pytestconfig.getoption("--attnspec-seed"),
+        limit=pytestconfig.getoption("--attnspec-timeout"),
+        memory=_memory(pytestconfig),
+    )
+    yield found
+    found.end()
+
+
+def test_law(errand: Errand, runner: ErrandRunner, request: pytest.FixtureRequest) -> None:
     """Try one law on one subject."""
-    effort = Effort(request.config.getoption("--effort"))
-    record = trial.run(effort, request.config.getoption("--attnspec-seed"))
+    record = runner.run(errand)
     request.node.user_properties.append((PROPERTY, record.to_json()))
     if record.outcome is Outcome.QUALITY_WARNING:
         request.node.user_properties.append((str(record.outcome), record.reason))

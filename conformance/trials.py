@@ -1,8 +1,9 @@
 """Trials: which law is tried on which subject, and the one entry that tries it."""
 
 import fnmatch
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from attnspec.conformance.check import check, check_deviation, deviations
 from attnspec.conformance.effort import Effort
@@ -10,6 +11,7 @@ from attnspec.conformance.law import Law, registered
 from attnspec.conformance.process import restored
 from attnspec.conformance.record import Outcome, Record
 from attnspec.conformance.targets import Judgeable
+from attnspec.conformance.undeclared import undeclared
 from attnspec.spec import Deviation
 
 
@@ -27,18 +29,39 @@ class Trial:
         known = "" if self.deviation is None else "/known"
         return f"{self.law.clauses[0]}/{self.law.name}/{self.judged.subject.name}{known}"
 
-    def run(self, effort: Effort, seed: int | None = None) -> Record:
-        """Try it; the seed is that of cases which differ from run to run."""
+    def run(
+        self,
+        effort: Effort,
+        seed: int | None = None,
+        told: Callable[[Any], None] | None = None,
+        so_far: Callable[[Record], None] | None = None,
+    ) -> Record:
+        """Try it.
+
+        Args:
+            effort: how hard to look.
+            seed: of cases which differ from run to run.
+            told: is handed each case before it is tried, which may be the last that is heard of.
+            so_far: is handed the record that stands, should what follows it not come back: calls
+                that the subject does not claim, or that tell which planted bug it looks like.
+        """
+        subject = self.judged.subject
         with restored():
             if self.deviation is not None:
-                return check_deviation(self.law, self.judged.subject, self.deviation)
-            record = check(self.law, self.judged.subject, effort, seed)
+                if told is not None:
+                    told(self.deviation.example)
+                return check_deviation(self.law, subject, self.deviation)
+            record = check(self.law, subject, effort, seed, told)
+            if record.outcome is Outcome.NOT_CLAIMED:
+                return undeclared(self.law, subject, record, so_far)
         if record.outcome is not Outcome.FAILED:
             return record
+        if so_far is not None:
+            so_far(record)
         # the catalogue takes longer to import than a law to run
         from attnspec.conformance.diagnosis import diagnosed
 
-        return diagnosed(record, self.judged.subject)
+        return diagnosed(record, subject)
 
 
 def trials(subjects: Iterable[Judgeable], patterns: Sequence[str] = ()) -> list[Trial]:
@@ -51,27 +74,35 @@ def trials(subjects: Iterable[Judgeable], patterns: Sequence[str] = ()) -> list[
     Raises:
         ValueError: for a pattern that matches no law, naming it.
     """
-    import attnspec.conformance.laws  # noqa: F401  (registers them)
-
-    laws = registered()
-    for pattern in patterns:
-        if not any(_matches(law, pattern) for law in laws.values()):
-            raise ValueError(f"no law or clause matches {pattern!r}")
-    chosen = [
-        law
-        for law in laws.values()
-        if not patterns or any(_matches(law, each) for each in patterns)
-    ]
     found = []
     # Law by law, so that one verdict of the oracle serves all subjects that make the same call.
     subjects = list(subjects)
-    for law in chosen:
+    for law in chosen(patterns):
         for judged in subjects:
             if law.judges is judged.kind:
                 found.append(Trial(law=law, judged=judged))
                 known = deviations(law, judged.subject)
                 found += [Trial(law=law, judged=judged, deviation=each) for each in known]
     return found
+
+
+def chosen(patterns: Sequence[str]) -> list[Law]:
+    """The laws that shell patterns choose; none means all.
+
+    Raises:
+        ValueError: for a pattern that matches no law, naming it.
+    """
+    import attnspec.conformance.laws  # noqa: F401  (registers them)
+
+    laws = registered()
+    for pattern in patterns:
+        if not any(_matches(law, pattern) for law in laws.values()):
+            raise ValueError(f"no law or clause matches {pattern!r}")
+    return [
+        law
+        for law in laws.values()
+        if not patterns or any(_matches(law, each) for each in patterns)
+    ]
 
 
 def _matches(law: Law, pattern: str) -> bool:

@@ -1,5 +1,7 @@
 """A law of TEN: elements that lie further than a 32-bit number counts are found where they lie."""
 
+import mmap
+
 import torch
 
 from attnspec.conformance.compare import check_close
@@ -46,12 +48,21 @@ def spread(tensor: torch.Tensor, axis: int) -> torch.Tensor:
     if tensor.device.type != "cpu":
         demand(room * tensor.element_size(), str(tensor.device))
     try:
-        memory = torch.empty(room, dtype=tensor.dtype, device=tensor.device)
-    except RuntimeError as error:
+        memory = _reserved(room, tensor)
+    except (OSError, RuntimeError) as error:
         gibibytes = room * tensor.element_size() / 2**30
         raise NotAvailable(f"needs {gibibytes:.1f} GiB of address space") from error
     view = torch.as_strided(memory, tensor.shape, strides)
     return view.copy_(tensor)
+
+
+def _reserved(numbers: int, like: torch.Tensor) -> torch.Tensor:
+    """Numbers of which on a CPU none has memory before it is written to."""
+    if like.device.type != "cpu":
+        return torch.empty(numbers, dtype=like.dtype, device=like.device)
+    # shared, since what is private counts as held as soon as it is reserved
+    memory = mmap.mmap(-1, numbers * like.element_size())
+    return torch.frombuffer(memory, dtype=like.dtype)
 
 
 @law(
