@@ -194,7 +194,7 @@ def _pytest_arguments(
     """What pytest is told about whom to judge."""
     arguments = ["--pyargs", "attnspec.conformance.test_conformance", "--import-mode=importlib"]
     arguments += ["--noconftest", "-p", "no:cacheprovider", "--no-header", "-q", "-rN"]
-    arguments += ["--disable-warnings"]
+    arguments += ["--disable-warnings", "--attnspec-progress"]
     # Not loadgroup: where a worker died, its successor is never given anything to do.
     arguments += ["--dist=load", "--max-worker-restart=1000000"]
     arguments += [f"--implementation={each}" for each in targets]

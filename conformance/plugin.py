@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
+    from attnspec.conformance.progress import Progress
     from attnspec.conformance.record import Record
     from attnspec.conformance.report_file import ReportWriter
     from attnspec.conformance.report_run import Run
@@ -45,6 +46,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--attnspec-memory", default=None, type=float, metavar="GiB", help="of one process; 0: all"
     )
+    group.addoption(
+        "--attnspec-progress", action="store_true", help="tell what a run is at, law by law"
+    )
     group.addoption("--attnspec-seed", default=None, type=int, help="repeats a run's fresh cases")
     group.addoption("--attnspec-report", default=None, metavar="FILE.jsonl")
     group.addoption("--attnspec-html", default=None, metavar="FILE", help="one page, of all of it")
@@ -71,10 +75,18 @@ class Collector:
         self.run: Run | None = None
         self.writer: ReportWriter | None = None
         self.unwritten = ""
+        self.progress: Progress | None = None
 
     def pytest_sessionstart(self) -> None:
         """Begin the report, so that one is there however the run ends."""
         option = self.config.getoption
+        if option("--attnspec-progress"):
+            from rich.console import Console
+
+            from attnspec.conformance.progress import Progress
+
+            reporter = self.config.pluginmanager.getplugin("terminalreporter")
+            self.progress = Progress(Console(file=reporter._tw._file))
         if not any(option(f"--attnspec-{each}") for each in (*PAGES, "report")):
             return
         from attnspec.conformance.report_file import ReportWriter
@@ -100,6 +112,22 @@ class Collector:
         ours = (item.nodeid for item in session.items if _is_ours(item.nodeid))
         self.collected.update(dict.fromkeys(ours))
 
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        """Tell which law is being tried."""
+        if self.progress is not None and _is_ours(nodeid):
+            law = nodeid.partition("[")[2].removesuffix("]")
+            self.progress.begin(law, len(self.collected))
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_report_teststatus(self, report: Any) -> tuple[str, str, str] | None:
+        """Print no letter where a line is printed."""
+        if self.progress is None or not _is_ours(report.nodeid):
+            return None
+        if hasattr(report, "wasxfail"):
+            return "xfailed", "", ""
+        is_told = report.when == "call" or not report.passed
+        return (report.outcome if is_told else ""), "", ""
+
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Keep the record of an item; one that died without any becomes an error."""
         if not _is_ours(report.nodeid):
@@ -113,6 +141,8 @@ class Collector:
             self._keep(report.nodeid, _lost(report.nodeid, report.longreprtext))
 
     def _keep(self, nodeid: str, record: "Record") -> None:
+        if nodeid not in self.records and self.progress is not None:
+            self.progress.add(record, len(self.collected))
         if nodeid not in self.records and self.writer is not None:
             try:
                 self.writer.add(record)
@@ -124,6 +154,8 @@ class Collector:
         """An item that was collected and never reported is an error, not a silence."""
         from attnspec.conformance.matrix import conforming
 
+        if self.progress is not None:
+            self.progress.end()
         ended_early = session.exitstatus not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
         if not ended_early:
             for nodeid in self.collected:
