@@ -15,7 +15,7 @@ answers = {
     f"{each} (profile)": attention(query, key, value, attn_mask=nothing, empty_row=each).item()
     for each in EmptyRow
 }
-answers["−10000 in place of −∞"] = attention(query, key, value, attn_mask=low).item()
+answers["mask of −10000"] = attention(query, key, value, attn_mask=low).item()
 
 figure, axes = plt.subplots(figsize=(4.8, 2.7), layout="constrained")
 rows = range(len(answers))
@@ -33,6 +33,6 @@ axes.set_yticks(rows, list(answers))
 axes.invert_yaxis()
 axes.set_ylim(len(answers) - 0.5, -0.5)
 axes.set_xlim(-1.4, 4.6)
-axes.set_xlabel("output; the grey lines are the values of the four keys")
+axes.set_xlabel("output; in grey, the four values")
 axes.tick_params(axis="y", length=0)
 axes.spines[["top", "right", "left"]].set_visible(False)

@@ -21,7 +21,7 @@ below.plot(x, difference, color="#1f4e79")
 for place in (highest, 400 - highest):
     below.plot(x[place], difference[place], "o", color="#d1495b", ms=5)
     where = {"xytext": (0, 7), "textcoords": "offset points", "ha": "center"}
-    below.annotate(f"x = {x[place]:.1f}", (x[place], difference[place]), **where)
+    below.annotate(f"x = {x[place]:.1f}".replace("-", "−"), (x[place], difference[place]), **where)
 below.set_ylim(-4, 7)
 below.set_ylabel("tanh − erf, × 10⁻⁴")
 below.set_xlabel("x")
