@@ -18,7 +18,7 @@ from attnspec.conformance.subject import Raised, Subject
 from attnspec.conformance.violation import QualityWarning, Violation
 from attnspec.spec import Deviation
 
-REPEATS = 6
+REPEATS = 10
 """How often a case that failed is repeated, to tell what is wrong from what changes its mind."""
 
 REPEATING = 1.0

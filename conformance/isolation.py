@@ -4,6 +4,7 @@ A time-out of pytest's kind cannot end a loop in C that holds the interpreter's 
 of pytest-xdist that dies takes seconds to replace and says nothing of how it died.
 """
 
+import atexit
 import contextlib
 import ctypes
 import faulthandler
@@ -77,6 +78,7 @@ class Process:
         self._tail = b""
         self._reader = threading.Thread(target=self._drain, daemon=True)
         self._reader.start()
+        atexit.register(self.end)  # or whoever is interrupted waits for it
 
     def ask(self, question: dict[str, Any], limit: float) -> str:
         """Wait for an answer.
@@ -109,6 +111,7 @@ class Process:
 
     def end(self) -> None:
         """End it at once, and whatever it has started."""
+        atexit.unregister(self.end)
         if self._process.pid is not None and hasattr(os, "killpg"):
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process.pid, signal.SIGKILL)

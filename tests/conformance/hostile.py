@@ -146,6 +146,7 @@ def leaves_threads(query, key, value, scale=None):
 
 
 CALLS = itertools.count()
+COIN = random.Random(0)
 
 
 def changes_its_mind(query, key, value, scale=None):
@@ -155,7 +156,7 @@ def changes_its_mind(query, key, value, scale=None):
 
 def tosses_a_coin(query, key, value, scale=None):
     out = right(query, key, value, scale)
-    return out + 1 if random.SystemRandom().random() < 0.5 else out
+    return out + 1 if COIN.random() < 0.5 else out
 
 
 def ignores_the_window(query, key, value, is_causal=False, scale=None, window=None, **rest):
