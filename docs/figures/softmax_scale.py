@@ -20,8 +20,8 @@ def weights(d_head: int, scale: float | None) -> torch.Tensor:
 
 figure, axes = plt.subplots(figsize=(4.8, 3.2), layout="constrained")
 LOOKS = {
-    "no scale": (1.0, {"color": "#d1495b", "marker": "s", "ls": "--"}),
-    "scale $1/\\sqrt{d_h}$": (None, {"color": "#2a78b5", "marker": "o"}),
+    "without the scale": (1.0, {"color": "#d1495b", "marker": "s", "ls": "--"}),
+    "with the scale": (None, {"color": "#2a78b5", "marker": "o"}),
 }
 for label, (scale, look) in LOOKS.items():
     largest = [weights(each, scale).amax(dim=-1).mean().item() for each in WIDTHS]
