@@ -16,6 +16,7 @@ from attnspec import __version__
 from attnspec.conformance.cli_generate import generate
 from attnspec.conformance.cli_gpt2 import check_gpt2
 from attnspec.conformance.cli_mutants import mutants
+from attnspec.conformance.cli_probe import probe
 from attnspec.conformance.cli_report import check_paths, report, summary_of_actions
 from attnspec.conformance.effort import Effort
 
@@ -35,6 +36,7 @@ app = typer.Typer(
 app.command()(generate)
 app.command()(mutants)
 app.command()(check_gpt2)
+app.command()(probe)
 app.command()(report)
 
 

@@ -1,0 +1,313 @@
+"""Experiments on numbers: storage types, scale, rounding, and equal bits where they are due."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import torch
+
+from attnspec.conformance.call import Call
+from attnspec.conformance.compare import check_close
+from attnspec.conformance.inputs import draw
+from attnspec.conformance.oracle_gradients import expect_gradients
+from attnspec.conformance.probe import UNKNOWN, Finding, experiment
+from attnspec.conformance.probe_options import gradients, incoming
+from attnspec.conformance.probe_rig import (
+    LOOSEST,
+    SCALES,
+    Answer,
+    Reading,
+    Rig,
+    distance,
+    in_words,
+    readings,
+    type_in_words,
+)
+from attnspec.conformance.violation import Violation
+from attnspec.spec import (
+    Mask,
+    MaskKind,
+    MaskPattern,
+    MaskShape,
+    Rounding,
+    RoundingLevel,
+    Values,
+)
+
+HARD = (
+    (Values.NORMAL, 1, 0),
+    (Values.PEAKED, 1, 0),
+    (Values.PEAKED, 7, 1),
+    (Values.NEGATIVE, 1, 0),
+    (Values.GROWING, 7, 0),
+    (Values.OFFSET, 1, 0),
+    (Values.OFFSET, 7, 1),
+    (Values.CANCELLATION, 1, 0),
+    (Values.CANCELLATION, 7, 1),
+)
+"""Families of values, how many times the smallest length, and the seed."""
+
+
+LEAN = 48.0
+"""A bias common to all keys, which the softmax must not feel."""
+
+
+@experiment("storage types")
+def storage_types(rig: Rig) -> Finding:
+    """Which storage types it takes and answers rightly."""
+    _ = rig.base
+    evidence, right, wrong = [], [], []
+    for dtype in rig.dtypes:
+        call = draw(rig.case(dtype=dtype))
+        verdict = rig.read(call, readings(rig.meant(call)))
+        evidence.append(verdict.told)
+        if verdict.names:
+            right.append(type_in_words(dtype))
+        elif not verdict.is_refusal:
+            wrong.append(type_in_words(dtype))
+    return Finding(
+        question="storage types",
+        answer=", ".join(right) or "none is right",
+        evidence=tuple(evidence),
+        deviation=f"accepted and answered wrongly: {', '.join(wrong)}" if wrong else "",
+        facts={"dtypes": right},
+    )
+
+
+@experiment("default scale")
+def default_scale(rig: Rig) -> Finding:
+    """What scores are multiplied by where no scale is given, and whether a given one is."""
+    verdict, contract = rig.scales, next(iter(SCALES))
+    evidence, facts = [verdict.told], {}
+    missing = rig.lacks("scale")
+    if missing:
+        evidence.append(missing)
+        facts["supports"] = [["case.scale is not None", missing]]
+    else:
+        call = rig.draw(scale=0.37)
+        given = rig.read(call, readings(call, ignored=rig.meant(call.but(scale=None))))
+        evidence.append(given.told)
+        if given.is_refusal:
+            facts["supports"] = [["case.scale is not None", given.problem]]
+        elif given.names[:1] != ("right",):
+            told = " or ".join(given.names) or given.problem or "wrong"
+            return Finding(
+                question="default scale",
+                answer=" or ".join(verdict.names) or UNKNOWN,
+                evidence=tuple(evidence),
+                deviation=f"a scale that is given: {told}",
+            )
+    if not verdict.names:
+        return Finding(
+            question="default scale", answer=UNKNOWN, evidence=tuple(evidence), facts=facts
+        )
+    told = " or ".join(verdict.names)
+    deviation = "" if contract in verdict.names else f"the default scale is {told}, not {contract}"
+    if deviation:
+        facts["supports"] = [*facts.get("supports", []), ["case.scale is None", deviation]]
+    return Finding(
+        question="default scale",
+        answer=told,
+        evidence=tuple(evidence),
+        deviation=deviation,
+        facts=facts,
+    )
+
+
+@experiment("rounding")
+def rounding(rig: Rig) -> Finding:
+    """The narrowest level under which every hard input stays within its bound."""
+    answers = list(_hard(rig))
+    if not answers:
+        told = "no hard input is answered in any storage type"
+        return Finding(question="rounding", answer=UNKNOWN, evidence=(told,))
+    handed = list(_handed_back(rig))
+    evidence, size = [], f"{len(answers)} hard calls, {len(handed)} backward"
+    types = ", ".join(dict.fromkeys(type_in_words(each.call.value.dtype) for each in answers))
+    for level in RoundingLevel:
+        outside = _outside(rig, level, answers, handed)
+        if not outside:
+            evidence.append(f"{size}, {types}: all within the bound of level {level}")
+            return Finding(
+                question="rounding",
+                answer=str(level),
+                evidence=tuple(evidence),
+                facts={"profile": {"rounding": str(level)}},
+            )
+        evidence.append(f"level {level}: {len(outside)} outside; {outside[0]}")
+    return Finding(
+        question="rounding",
+        answer="outside every level",
+        evidence=tuple(evidence),
+        deviation="more is rounded, or more coarsely, than any level lets it be",
+    )
+
+
+def _narrow(rig: Rig) -> list[torch.dtype]:
+    """The types in which levels differ most, as far as they are taken."""
+    taken = [each for each in rig.dtypes if rig.ask(draw(rig.case(dtype=each))).out is not None]
+    return [each for each in taken if torch.finfo(each).bits == 16] or taken[-1:]
+
+
+def _hard(rig: Rig) -> Iterator[Answer]:
+    """Answers to calls that tell the levels apart."""
+    _ = rig.base
+    for dtype in _narrow(rig):
+        for values, times, seed in HARD:
+            length = 6 * times * rig.unit
+            call = rig.draw(dtype=dtype, values=values, seed=seed, queries=length, keys=length)
+            answer = rig.ask(call)
+            if answer.out is not None:
+                yield answer
+        yield from _leaning(rig, dtype)
+
+
+def _leaning(rig: Rig, dtype: torch.dtype) -> Iterator[Answer]:
+    """A bias that is large and nearly the same for all keys, where a float mask is taken.
+
+    What it loses in a narrow type is more than any other step may lose.
+    """
+    if rig.lacks("attn_mask"):
+        return
+    bias = Mask(kind=MaskKind.FLOAT, pattern=MaskPattern.BIAS, shape=MaskShape.FULL)
+    easy = rig.draw(dtype=dtype, mask=bias)
+    if not rig.read(easy, readings(rig.meant(easy))).names:
+        return
+    for seed in range(2):
+        call = rig.draw(dtype=dtype, mask=bias, seed=seed)
+        assert call.attn_mask is not None
+        answer = rig.ask(call.but(attn_mask=call.attn_mask + LEAN))
+        if answer.out is not None:
+            yield answer
+
+
+def _handed_back(
+    rig: Rig,
+) -> Iterator[tuple[Call, torch.Tensor, dict[str, torch.Tensor]]]:
+    """Gradients of such calls, where there are any."""
+    for dtype in _narrow(rig):
+        for values in (Values.NORMAL, Values.PEAKED):
+            call = rig.draw(dtype=dtype, values=values)
+            grad_out = incoming(call)
+            found, _ = gradients(rig, call, grad_out)
+            if found:
+                yield call, grad_out, found
+
+
+def _outside(
+    rig: Rig,
+    level: RoundingLevel,
+    answers: list[Answer],
+    handed: list[tuple[Call, torch.Tensor, dict[str, torch.Tensor]]],
+) -> list[str]:
+    """What is beyond the bound of a level, a line each."""
+    profile = replace(LOOSEST, rounding=Rounding(level=level))
+    told = []
+    for answer in answers:
+        assert answer.out is not None
+        reading = Reading(name=str(level), call=rig.meant(answer.call), profile=profile)
+        is_within, words = distance(answer.out, reading)
+        if not is_within:
+            told.append(f"{in_words(answer.call)}: {words}")
+    for call, grad_out, found in handed:
+        due = expect_gradients(rig.meant(call), grad_out, profile)
+        for name, gradient in found.items():
+            exact = getattr(due, name)
+            try:
+                check_close(gradient, exact.exact, exact.bound, what=f"d{name}", message="")
+            except Violation as error:
+                told.append(f"{in_words(call)}: {error.mismatch or error}")
+    return told
+
+
+def _long(rig: Rig, times: int) -> int:
+    """A length that is taken, of about 128 and more."""
+    return rig.unit * max(2, times * 65 // rig.unit)
+
+
+@experiment("deterministic")
+def deterministic(rig: Rig) -> Finding:
+    """Whether equal calls give equal bits, forward and backward."""
+    _ = rig.base
+    same, told = 0, []
+    for dtype in rig.dtypes:
+        call = rig.draw(dtype=dtype, queries=_long(rig, 1), keys=_long(rig, 3))
+        first = rig.ask(call)
+        if first.out is None:
+            continue
+        for _turn in range(2):
+            again = rig.ask(call)
+            if again.out is None or not _same(first.out, again.out):
+                told.append(f"{in_words(call)}: {again.problem or 'other bits in another call'}")
+            same += 1
+        grad_out = incoming(call)
+        one, _ = gradients(rig, call, grad_out)
+        two, _ = gradients(rig, call, grad_out) if one else ({}, "")
+        if any(name not in two or not _same(one[name], two[name]) for name in one):
+            told.append(f"{in_words(call)}: other bits in the gradients of another call")
+        same += bool(one)
+    if not same:
+        evidence = "no longer call is answered"
+        return Finding(question="deterministic", answer=UNKNOWN, evidence=(evidence,))
+    if told:
+        return Finding(
+            question="deterministic",
+            answer="no",
+            evidence=tuple(told),
+            facts={"profile": {"deterministic": False}},
+        )
+    evidence = f"{same} calls repeated, with {_long(rig, 3)} keys: equal bits every time"
+    return Finding(
+        question="deterministic",
+        answer="yes",
+        evidence=(evidence,),
+        facts={"profile": {"deterministic": True}},
+    )
+
+
+@experiment("batch invariant")
+def batch_invariant(rig: Rig) -> Finding:
+    """Whether a batch element has the bits that it has alone."""
+    _ = rig.base
+    compared, told = 0, []
+    for dtype in rig.dtypes:
+        for queries, keys in ((1, 1), (1, 3), (2, 2)):
+            call = rig.draw(
+                dtype=dtype, batch=4, queries=_long(rig, queries), keys=_long(rig, keys)
+            )
+            together = rig.ask(call)
+            if together.out is None:
+                continue
+            for element in range(4):
+                part = slice(element, element + 1)
+                alone = rig.ask(
+                    call.but(query=call.query[part], key=call.key[part], value=call.value[part])
+                )
+                if alone.out is None:
+                    continue
+                compared += 1
+                if not _same(alone.out, together.out[part]):
+                    told.append(f"{in_words(call)}: element {element} has other bits alone")
+    if not compared:
+        evidence = "it answers no batch of four, or none of its elements alone"
+        return Finding(question="batch invariant", answer=UNKNOWN, evidence=(evidence,))
+    if told:
+        return Finding(
+            question="batch invariant",
+            answer="no",
+            evidence=(f"{len(told)} of {compared} differ; {told[0]}",),
+            facts={"profile": {"batch_invariant": False}},
+        )
+    return Finding(
+        question="batch invariant",
+        answer="no difference found",
+        evidence=(f"{compared} batch elements, alone and among four: equal bits",),
+        facts={"seems": ["batch_invariant"]},
+    )
+
+
+def _same(one: torch.Tensor, two: torch.Tensor) -> bool:
+    """Equal bits: NaN equals NaN, and the zeros differ."""
+    if one.shape != two.shape or one.dtype != two.dtype:
+        return False
+    whole = {8: torch.int64, 4: torch.int32, 2: torch.int16}[one.element_size()]
+    return torch.equal(one.contiguous().view(whole), two.contiguous().view(whole))

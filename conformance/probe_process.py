@@ -1,0 +1,93 @@
+"""The probe in a process of its own: one that hangs or dies costs one experiment, and no more."""
+
+import multiprocessing
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+
+import torch
+
+from attnspec.conformance.claims import Claims
+from attnspec.conformance.probe import UNKNOWN, Finding, answer, experiments, rig_of
+from attnspec.conformance.probe_target import target_of
+
+ENDED = (BrokenProcessPool, EOFError, OSError)
+"""What comes of a process that is no more."""
+
+
+def probe_apart(
+    target: str,
+    questions: Iterable[str],
+    *,
+    dtypes: str | None = None,
+    device: str = "cpu",
+    timeout: float = 60.0,
+) -> Iterator[Finding]:
+    """Answer questions about a target in another process, which is replaced where it ends.
+
+    Args:
+        target: as on the command line.
+        questions: of experiments.
+        dtypes: the storage types to try, as on the command line.
+        device: where tensors are made.
+        timeout: seconds for one experiment.
+
+    Yields:
+        One finding per question, in their order.
+    """
+    # neither the threads nor the CUDA context of this process are in a child of a server
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__])
+    waiting = list(questions)
+    while waiting:
+        with _executor(context) as pool:
+            while waiting:
+                question = waiting.pop(0)
+                try:
+                    found = pool.submit(_one, target, question, dtypes, device)
+                    yield Finding.from_json(found.result(timeout))
+                except TimeoutError:
+                    yield _lost(question, f"no answer within {timeout:g} s")
+                    break
+                except ENDED:
+                    yield _lost(question, "the process ended during this experiment")
+                    break
+                except Exception as error:
+                    yield _lost(question, f"{type(error).__name__}: {error}")
+
+
+@contextmanager
+def _executor(context: multiprocessing.context.ForkServerContext) -> Iterator[ProcessPoolExecutor]:
+    """A pool of one process, which is gone afterwards whatever it is doing."""
+    before = set(multiprocessing.active_children())
+    pool = ProcessPoolExecutor(1, mp_context=context, initializer=_begin)
+    try:
+        yield pool
+    finally:
+        for child in set(multiprocessing.active_children()) - before:
+            child.kill()
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _begin() -> None:
+    """Be quiet, and use one thread."""
+    torch.set_num_threads(1)
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os.dup2(nowhere, 1)
+    os.dup2(nowhere, 2)
+
+
+def _one(target: str, question: str, dtypes: str | None, device: str) -> str:
+    """Run one experiment in this process."""
+    (chosen,) = (each for each in experiments() if each.question == question)
+    attention = target_of(target, device).attention
+    return answer(chosen, rig_of(attention, Claims.read(dtypes=dtypes).dtypes, device)).to_json()
+
+
+def _lost(question: str, why: str) -> Finding:
+    return Finding(question=question, answer=UNKNOWN, evidence=(why,))
