@@ -105,7 +105,7 @@ class Claims:
             changes["dtypes"] = self.dtypes
         return replace(model, **changes)
 
-    def _features(self, kind: type[Any]) -> frozenset[Any]:
+    def _features(self, kind: type[StrEnum]) -> frozenset[Any]:
         assert self.features is not None
         return frozenset(kind(_choice("feature", each, kind)) for each in sorted(self.features))
 

@@ -32,7 +32,7 @@ def mutants(
     ] = None,
     page: Annotated[
         Path | None,
-        typer.Option(help="Write the scores to this page, where the whole catalogue was tried."),
+        typer.Option(help="Write the scores to this page of Markdown."),
     ] = None,
 ) -> None:
     """Try every law on every planted bug, and print which laws see which.
@@ -72,19 +72,20 @@ def mutants(
     run = dataclasses.replace(run, seconds=time.perf_counter() - started, ended=ended)
     if collector.found:
         is_whole = not pattern and part == "1/1" and run.is_complete
-        _tell(matrix_of(run, collector.found), report, page if is_whole else None, is_whole)
+        _tell(matrix_of(run, collector.found), report, page, is_whole)
     raise typer.Exit(int(status) if status in (0, SURVIVED) else USAGE)
 
 
 def _tell(matrix: "Matrix", report: Path | None, page: Path | None, is_whole: bool) -> None:
     """Store a matrix where it is asked for, and print its scores."""
     from attnspec.conformance import kills_report
+    from attnspec.conformance.kills import chosen
 
     console = Console()
     if report is not None:
         matrix.write(report)
     if page is not None:
-        page.write_text(kills_report.page(matrix), encoding="utf-8")
+        page.write_text(kills_report.page(matrix, len(chosen())), encoding="utf-8")
     for table in kills_report.tables(matrix):
         console.print(table)
     for line in kills_report.remarks(matrix, is_whole=is_whole):

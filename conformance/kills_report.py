@@ -162,8 +162,13 @@ def remarks(matrix: Matrix, *, is_whole: bool) -> list[str]:
     return lines
 
 
-def page(matrix: Matrix) -> str:
-    """The matrix as Markdown: the scores, and every mutant with what killed it."""
+def page(matrix: Matrix, planted: int) -> str:
+    """The scores as Markdown.
+
+    Args:
+        matrix: of all mutants, or of some, which is said.
+        planted: how many mutants there are.
+    """
     run, wide = matrix.run, io.StringIO()
     console = Console(file=wide, width=240)
     for each in tables(matrix):
@@ -172,13 +177,14 @@ def page(matrix: Matrix) -> str:
         console.print(f"**{title}**\n", markup=False, highlight=False)
         console.print(each)
     minutes = (run.seconds or 0.0) / 60
-    lines = [
+    tried = len(matrix.mutants)
+    lines = [] if tried == planted else [f"**Only {tried} of {planted} mutants were tried.**", ""]
+    lines += [
         f"Measured on {run.date[:10]} with attnspec {run.attnspec}, PyTorch {run.torch}, "
-        f"Python {run.python} on {run.machine}, in {minutes:.0f} minutes on 2 processes, by "
-        "`nox -s mutants`.",
+        f"Python {run.python} on {run.machine}, in {minutes:.0f} minutes, by `attnspec mutants`.",
         "",
         *(line.strip() for line in wide.getvalue().splitlines()),
-        *(f"- {line}" for line in remarks(matrix, is_whole=True)),
+        *(f"- {line}" for line in remarks(matrix, is_whole=tried == planted)),
         "",
     ]
     return "\n".join(lines)

@@ -36,6 +36,7 @@ myst_heading_anchors = 3
 suppress_warnings = ["myst.header"]
 
 plot_include_source = False
+plot_working_directory = str(Path(__file__).parent)
 plot_html_show_source_link = False
 plot_html_show_formats = False
 plot_formats = ["svg"]

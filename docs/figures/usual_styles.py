@@ -22,7 +22,7 @@ BARS = {
     ),
 }
 for label, (some, shift, look) in BARS.items():
-    shares = [sum(map(judge, some)) / len(some) for judge in judges.values()]
+    shares = [sum(map(judge, some)) / max(1, len(some)) for judge in judges.values()]
     places = [row + shift for row in range(len(judges))]
     axes.barh(places, shares, 0.34, label=label, **look)
     for share, place in zip(shares, places, strict=True):

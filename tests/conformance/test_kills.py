@@ -19,6 +19,7 @@ from attnspec.conformance.effort import Effort
 from attnspec.conformance.kills import Kills, chosen, false_alarms, first_kill, kills
 from attnspec.conformance.kills_report import Matrix, catalogue, matrix_of, page, remarks, tables
 from attnspec.conformance.law import registered
+from attnspec.conformance.mutant_trials import correct
 from attnspec.conformance.mutants.dense import Dense, dense
 from attnspec.conformance.mutants.equivalent import EQUIVALENT
 from attnspec.conformance.mutants.registry import planted
@@ -27,7 +28,6 @@ from attnspec.conformance.record import Outcome
 from attnspec.conformance.report_run import begun
 from attnspec.conformance.styles import STYLES, rejects
 from attnspec.conformance.subject import Subject
-from attnspec.conformance.mutant_trials import correct
 from attnspec.spec import Feature
 
 
@@ -216,7 +216,9 @@ class TestSummary:
         assert "rejected, and right: right" in remarks(matrix, is_whole=False)
 
     def test_the_page_shows_scores_and_the_catalogue_every_mutant(self):
-        text = page(self.MATRIX)
+        text = page(self.MATRIX, 3)
+        assert "Only" not in text
+        assert "Only 3 of 9 mutants were tried" in page(self.MATRIX, 9)
         assert self.row(text, "attention")[1] == "3"
         text = catalogue(self.MATRIX, {"a": ("wrong | so", "https://example.org/1")})
         assert "[a](https://example.org/1) | wrong \\| so | `l` | 3 | 0.25 | 2 |" in text
