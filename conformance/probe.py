@@ -168,11 +168,12 @@ def probe(
         One finding per question. Nothing that the function raises gets out; one that hangs or ends
         the process needs `attnspec probe`.
     """
-    return [answer(each, rig_of(attention, dtypes, device)) for each in experiments(features)]
+    rig = rig_of(attention, dtypes, device)
+    return [answer(each, rig) for each in experiments(features)]
 
 
 def rig_of(attention: Any, dtypes: Iterable[torch.dtype] | None, device: str) -> Rig:
-    """A fresh rig, so that no experiment depends on another."""
+    """A rig that begins with the widest type."""
     tried = DTYPES.values() if dtypes is None else dtypes
     widest = sorted(tried, key=lambda each: -torch.finfo(each).bits)
     return Rig(attention=attention, dtypes=tuple(widest), device=device)

@@ -83,7 +83,8 @@ def declaration(name: str, importing: str, findings: Iterable[Finding], device: 
     refusing = _supports(dict.fromkeys(supports)) if supports else []
     code = "\n".join([*refusing, *body])
     names = [each for each in _NAMES if re.search(rf"\b{each}\b", code)]
-    head = ["import torch", f"from attnspec.spec import {', '.join(names)}", ""]
+    head = ["import torch", "from attnspec.spec import (", *(f"    {each}," for each in names)]
+    head += [")", ""]
     head += [clean(line) for line in importing.split("; ")]
     return "\n".join([*head, "", "", code])
 

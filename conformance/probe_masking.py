@@ -28,6 +28,9 @@ from attnspec.spec import (
 SHAPES = (MaskShape.FULL, MaskShape.RANK_2, MaskShape.BATCH)
 """Shapes of a mask, the first of them that it takes."""
 
+INVERTED = "inverted: true hides a key"
+"""A bool mask read the other way round."""
+
 LARGEST_PICTURE = 64
 """Pairs of a query and a key that are drawn."""
 
@@ -121,8 +124,9 @@ def picture(rig: Rig, call: Call) -> str:
     out = rig.ask(call.but(query=torch.zeros_like(call.query), value=value)).out
     if out is None:
         return ""
-    rows = (out[0, 0, :, :keys] != 0).tolist()
-    drawn = " ".join("".join("x" if seen else "." for seen in row) for row in rows)
+    rows = out[0, 0, :, :keys].tolist()
+    signs = ("".join("?" if each != each else "x" if each else "." for each in row) for row in rows)
+    drawn = " ".join(signs)
     return f"; query by query it reads {drawn}"
 
 
@@ -165,15 +169,12 @@ def polarity(rig: Rig, call: Call) -> Verdict:
     """What a bool mask does."""
     meant, mask = rig.meant(call), call.attn_mask
     assert mask is not None
-    return rig.read(
-        call,
-        readings(
-            meant,
-            ignored=meant.but(attn_mask=None),
-            inverted_true_hides_a_key=meant.but(attn_mask=~mask),
-            true_is_added_as_the_number_one=meant.but(attn_mask=mask.to(call.query.dtype)),
-        ),
+    ways = readings(
+        meant,
+        ignored=meant.but(attn_mask=None),
+        true_is_added_as_the_number_one=meant.but(attn_mask=mask.to(call.query.dtype)),
     )
+    return rig.read(call, [*ways, Reading(name=INVERTED, call=meant.but(attn_mask=~mask))])
 
 
 @experiment("float mask", Feature.MASK)
@@ -269,11 +270,12 @@ def _emptying(rig: Rig) -> Iterator[tuple[Call, Call]]:
                 continue
             meant = rig.meant(call)
             plain = accepted(rig, kind, MaskPattern.RANDOM)
-            if kind is MaskKind.FLOAT:
-                yield call, meant
+            if plain is not None and kind is MaskKind.FLOAT:
+                if rig.read(plain, readings(rig.meant(plain))).names:
+                    yield call, meant
             elif plain is not None:
                 names = polarity(rig, plain).names
-                if names == ("inverted true hides a key",) and call.attn_mask is not None:
+                if names == (INVERTED,) and call.attn_mask is not None:
                     yield call.but(attn_mask=~call.attn_mask), meant
                 elif names == ("right",):
                     yield call, meant

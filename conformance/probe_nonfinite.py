@@ -7,7 +7,7 @@ import torch
 
 from attnspec.conformance.call import Call
 from attnspec.conformance.probe import UNKNOWN, Finding, experiment
-from attnspec.conformance.probe_masking import accepted, polarity
+from attnspec.conformance.probe_masking import INVERTED, accepted, polarity
 from attnspec.conformance.probe_rig import Rig, compare, with_profile
 from attnspec.spec import Feature, Mask, MaskedNonfinite, MaskKind, MaskPattern, MaskShape
 
@@ -63,7 +63,7 @@ def _hiding(rig: Rig) -> Iterator[tuple[str, Call, bool]]:
             inverts = False
             if kind is MaskKind.BOOL:
                 names = polarity(rig, small).names
-                inverts = names == ("inverted true hides a key",)
+                inverts = names == (INVERTED,)
                 if not inverts and names != ("right",):
                     continue
             for shape in (MaskShape.FULL, MaskShape.RANK_2, MaskShape.BATCH):

@@ -1,5 +1,6 @@
 """The probe in a process of its own: one that hangs or dies costs one experiment, and no more."""
 
+import functools
 import multiprocessing
 import os
 import sys
@@ -12,6 +13,7 @@ import torch
 
 from attnspec.conformance.claims import Claims
 from attnspec.conformance.probe import UNKNOWN, Finding, answer, experiments, rig_of
+from attnspec.conformance.probe_rig import Rig
 from attnspec.conformance.probe_target import target_of
 
 ENDED = (BrokenProcessPool, EOFError, OSError)
@@ -44,6 +46,8 @@ def probe_apart(
     waiting = list(questions)
     while waiting:
         with _executor(context) as pool:
+            # our own imports are not on the target's time
+            pool.submit(experiments).result()
             while waiting:
                 question = waiting.pop(0)
                 try:
@@ -85,8 +89,14 @@ def _begin() -> None:
 def _one(target: str, question: str, dtypes: str | None, device: str) -> str:
     """Run one experiment in this process."""
     (chosen,) = (each for each in experiments() if each.question == question)
-    attention = target_of(target, device).attention
-    return answer(chosen, rig_of(attention, Claims.read(dtypes=dtypes).dtypes, device)).to_json()
+    return answer(chosen, _rig(target, dtypes, device)).to_json()
+
+
+@functools.cache
+def _rig(target: str, dtypes: str | None, device: str) -> Rig:
+    """The rig of a target, made once in each process."""
+    found = target_of(target, device).attention
+    return rig_of(found, Claims.read(dtypes=dtypes).dtypes, device)
 
 
 def _lost(question: str, why: str) -> Finding:

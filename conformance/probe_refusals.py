@@ -47,6 +47,8 @@ class Special:
     condition: str
     case: Case
     plainer: Case
+    is_judged: bool = True
+    """False where another experiment says whether the answer is right."""
 
 
 @experiment("refusals")
@@ -71,7 +73,8 @@ def refusals(rig: Rig) -> Finding:
         else:
             given = rig.ask(call)
             problem = given.problem if given.is_refusal else ""
-            verdict_wrong = "" if given.is_refusal else _mistake(rig, given)
+            is_asked = each.is_judged and not given.is_refusal
+            verdict_wrong = _mistake(rig, given) if is_asked else ""
         if problem:
             supports.append([each.condition, f"it refuses {each.told}"])
             evidence.append(f"{each.told}: {problem}")
@@ -211,6 +214,7 @@ def _masks(rig: Rig, plain: Case) -> Iterator[Special]:
             condition=f"{given} and case.mask.kind is MaskKind.{kind.name}",
             case=plain.but(mask=full[kind]),
             plainer=plain,
+            is_judged=False,
         )
     taken = next((each for each in full.values() if _right(rig, plain.but(mask=each))), None)
     if taken is None:

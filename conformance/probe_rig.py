@@ -115,7 +115,7 @@ class Rig:
     attention: Callable[..., Any]
     dtypes: tuple[torch.dtype, ...] = tuple(DTYPES.values())
     device: str = "cpu"
-    tried: list[str] = field(default_factory=list, init=False)
+    unready: str = field(default="", init=False)
 
     def ask(self, call: Call, **options: Any) -> Answer:
         """Call it with copies of the arguments, whatever it does.
@@ -166,6 +166,8 @@ class Rig:
         Raises:
             Unready: where it answers none.
         """
+        if self.unready:
+            raise Unready(self.unready)
         problems: list[str] = []
         for dtype in self.dtypes:
             for channels, unit in SIZES:
@@ -176,7 +178,10 @@ class Rig:
                 if answer.out is not None:
                     return case
                 problems.append(answer.told)
-        raise Unready(problems[0])
+                if not answer.is_refusal:
+                    break  # what comes back is of a wrong kind, whatever the size
+        self.unready = problems[0]
+        raise Unready(self.unready)
 
     @property
     def unit(self) -> int:

@@ -1,23 +1,29 @@
 """The probe: it finds what backends declare and what mutants get wrong, and stays calm."""
 
 import math
+import re
+from pathlib import Path
 
 import pytest
 import torch
+from torch.nn.functional import scaled_dot_product_attention
+from typer.testing import CliRunner
 
 import attnspec.conformance.laws  # noqa: F401
+from attnspec.conformance.cli import app
 from attnspec.conformance.effort import Effort
 from attnspec.conformance.law import Judged
 from attnspec.conformance.mutants.dense import Dense
 from attnspec.conformance.mutants.numerics_bound import ScoresIn16Bits
-from attnspec.conformance.probe import ORDER, answer, experiments, probe, rig_of
+from attnspec.conformance.probe import ORDER, UNKNOWN, Finding, answer, experiments, probe, rig_of
 from attnspec.conformance.probe_declaration import conflicts, declaration
-from attnspec.conformance.probe_process import probe_apart  # noqa: F401
+from attnspec.conformance.probe_process import probe_apart
 from attnspec.conformance.record import Outcome
 from attnspec.conformance.subject import Subject
 from attnspec.conformance.targets import Judgeable
 from attnspec.conformance.trials import trials
 from attnspec.implementations import load
+from attnspec.spec import Feature, RoundingLevel
 
 LAWS = ("a-causal-row-attends-its-prefix", "padding-equals-a-shorter-sequence")
 CPU = ("eager", "sdpa", "sdpa_math", "sdpa_flash", "custom_op")
@@ -158,7 +164,7 @@ class Diceing(Dense):
     [
         (LowerRight, "causal", "lower_right", False),
         (LowerRight, "window", "yes, both edges are read, lower_right", False),
-        (Inverted, "bool mask", "inverted true hides a key", True),
+        (Inverted, "bool mask", "inverted: true hides a key", True),
         (Dense, "empty rows", "zero", False),
         (MeanOfAll, "empty rows", "mean", False),
         (NanRows, "empty rows", "nan", False),
@@ -185,3 +191,220 @@ def test_one_other_convention_is_named(kind, question, answer, deviates):
     assert found.answer == answer
     assert bool(found.deviation) is deviates
     assert found.evidence
+
+
+class LowerRightFlagOnly(Dense):
+    def causal(self, queries, keys):
+        return torch.ones(queries, keys, dtype=torch.bool).tril(keys - queries)
+
+
+def test_a_window_that_follows_another_diagonal_than_the_flag_is_a_conflict():
+    found = found_of(LowerRightFlagOnly(), "causal", "window")
+    assert found["causal"].answer == "lower_right"
+    assert found["window"].answer == "yes, both edges are read, upper_left"
+    (told,) = conflicts(found.values())
+    assert told == "causal_alignment: causal says lower_right, window says upper_left"
+
+
+def test_a_flag_that_refuses_unequal_lengths_has_no_alignment():
+    class Square(Dense):
+        def causal(self, queries, keys):
+            if queries != keys:
+                raise ValueError("only as many queries as keys")
+            return super().causal(queries, keys)
+
+    found = found_of(Square(), "causal", "refusals", "storage types")
+    assert found["causal"].answer.startswith("yes, alignment unknown")
+    assert "profile" not in found["causal"].facts
+    declared = executed(found.values(), Square())
+    assert "case.is_causal" not in str(declared.supports)
+    case = rig_of(Square(), None, "cpu").base.but(is_causal=True)
+    assert declared.supports(case) is None
+    assert "fewer queries" in declared.supports(case.but(queries=3))
+    assert "more queries" in declared.supports(case.but(keys=3))
+    code = declaration("x", "attention = given", found.values(), "cpu")
+    assert "# causal_alignment: unknown" in code
+
+
+def test_what_is_accepted_and_ignored_is_told():
+    def attention(query, key, value, scale=None, **anything):
+        return scaled_dot_product_attention(query, key, value, scale=scale)
+
+    found = found_of(attention)
+    for question in ("causal", "bool mask", "window", "softcap", "sinks", "alibi", "dropout"):
+        assert found[question].answer == "ignored", question
+        assert found[question].deviation
+    assert found["empty rows"].answer == UNKNOWN
+    assert executed(found.values(), attention).features == {Feature.BACKWARD}
+
+
+def test_an_adapter_is_proposed_for_parameters_of_other_names():
+    def attention(query, key, value, causal=False, softmax_scale=None, window_size=(-1, -1)):
+        return scaled_dot_product_attention(query, key, value, scale=softmax_scale)
+
+    found = found_of(attention, "causal", "window", "default scale", "grouped heads")
+    assert found["causal"].evidence == (
+        "it has no parameter is_causal, but causal: an adapter can pass it on",
+    )
+    assert "window_size" in found["window"].evidence[0]
+    assert found["default scale"].facts["supports"][0][0] == "case.scale is not None"
+
+
+def test_a_kernel_with_blocks_is_asked_in_its_blocks():
+    def attention(query, key, value, is_causal=False):
+        if query.shape[2] % 16 or key.shape[2] % 16 or query.shape[3] not in (16, 32):
+            raise ValueError("blocks of 16, and 16 or 32 channels")
+        return scaled_dot_product_attention(query, key, value, is_causal=is_causal)
+
+    found = found_of(attention, "storage types", "causal", "refusals")
+    assert found["causal"].answer == "upper_left"
+    declared = executed(found.values(), attention)
+    case = rig_of(attention, None, "cpu").base
+    assert declared.supports(case) is None
+    assert declared.supports(case.but(queries=24, keys=24)) is not None
+    assert declared.supports(case.but(d_head=48, d_value=48)) is not None
+
+
+def test_levels_of_rounding_are_told_apart():
+    class RowSum(Dense):
+        def softmax(self, scores, visible):
+            weights = torch.exp(scores - scores.amax(-1, keepdim=True)).to(self.stored)
+            return weights.float() / weights.float().sum(-1, keepdim=True)
+
+        def __call__(self, query, key, value):
+            self.stored = value.dtype
+            return super().__call__(query, key, value)
+
+    assert found_of(Dense(), "rounding")["rounding"].answer == RoundingLevel.FUSED
+    found = probe(RowSum(), dtypes=(torch.bfloat16,))
+    (rounding,) = (each for each in found if each.question == "rounding")
+    assert rounding.answer in (RoundingLevel.FUSED, RoundingLevel.ROWSUM)
+
+
+def returns_none(query, key, value):
+    return None
+
+
+def returns_a_tuple(query, key, value):
+    return query, key
+
+
+def has_another_shape(query, key, value):
+    return value[..., :1]
+
+
+def has_another_dtype(query, key, value):
+    return value.int()
+
+
+def is_nan(query, key, value, attn_mask=None, is_causal=False, return_lse=False, window=None):
+    out = torch.full_like(value, math.nan)
+    return (out, out[..., 0]) if return_lse else out
+
+
+def leaves(query, key, value):
+    raise SystemExit(3)
+
+
+def writes_and_meddles(query, key, value, is_causal=False):
+    out = scaled_dot_product_attention(query, key, value, is_causal=is_causal)
+    query.zero_()
+    key.fill_(math.nan)
+    torch.set_default_dtype(torch.float16)
+    torch.manual_seed(0)
+    return out
+
+
+@pytest.mark.parametrize(
+    "attention",
+    [
+        returns_none,
+        returns_a_tuple,
+        has_another_shape,
+        has_another_dtype,
+        is_nan,
+        leaves,
+        writes_and_meddles,
+    ],
+)
+def test_a_hostile_function_gets_a_line_for_each_question(attention):
+    state = torch.get_rng_state()
+    findings = probe(attention)
+    assert torch.equal(state, torch.get_rng_state())
+    assert torch.get_default_dtype() is torch.float32
+    assert [each.question for each in findings] == list(ORDER)
+    assert all(each.evidence for each in findings)
+    assert not any("experiment itself failed" in str(each.evidence) for each in findings)
+    assert [Finding.from_json(each.to_json()) for each in findings] == findings
+    code = declaration("x", "attention = None", findings, "cpu")
+    compile(code, "declaration", "exec")
+    if attention is writes_and_meddles:
+        assert "upper_left" in {each.answer for each in findings}
+    else:
+        assert "nothing to declare" in code
+
+
+HOSTILE = """
+import os, time
+from torch.nn.functional import scaled_dot_product_attention
+
+def attention(query, key, value, attn_mask=None, is_causal=False):
+    if attn_mask is not None:
+        print("noise" * 10_000)
+        time.sleep(600)
+    if is_causal:
+        os._exit(3)
+    return scaled_dot_product_attention(query, key, value)
+"""
+
+
+def test_a_process_that_hangs_or_ends_costs_one_experiment(tmp_path, capfd):
+    path = tmp_path / "kernels_that_hang.py"
+    path.write_text(HOSTILE)
+    questions = ("bool mask", "causal", "softcap", "backward")
+    found = list(probe_apart(f"{path}:attention", questions, timeout=2))
+    assert [each.question for each in found] == list(questions)
+    assert [each.answer for each in found] == [UNKNOWN, UNKNOWN, "no", "yes"]
+    assert found[0].evidence == ("no answer within 2 s",)
+    assert found[1].evidence == ("the process ended during this experiment",)
+    assert "noise" not in capfd.readouterr().out
+
+
+def test_the_command_prints_answers_evidence_and_a_declaration():
+    given = CliRunner().invoke(
+        app, ["probe", "sdpa_math", "--features", "lse", "--dtypes", "float32"]
+    )
+    assert given.exit_code == 0, given.output
+    assert "1/√d_head" in given.output
+    assert "it has no parameter return_lse" in given.output
+    assert "is_causal=True" not in given.output.partition("refusals:")[0]
+    assert "dtypes=(torch.float32,)," in given.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["no_such_thing"], "no_such_thing"),
+        (["tiktoken_gpt2"], "no attention"),
+        (["sdpa", "--features", "cache"], "cache"),
+        (["sdpa", "--dtypes", "float8"], "float8"),
+    ],
+)
+def test_what_cannot_be_probed_is_refused_in_a_line(arguments, told):
+    given = CliRunner().invoke(app, ["probe", *arguments])
+    assert given.exit_code == 2
+    assert told in given.output
+    assert "Traceback" not in given.output
+
+
+def test_the_page_shows_what_the_probe_finds():
+    page = (Path(__file__).parents[2] / "docs" / "probe.md").read_text()
+    source = page.partition("```python\n")[2].partition("```")[0]
+    names = {}
+    exec(compile(source, "page", "exec"), names)
+    findings = probe(names["attention"])
+    for each in findings:
+        row = rf"│ *{re.escape(each.question)} +│ {re.escape(each.answer)} +│ "
+        assert re.search(row + re.escape(each.deviation), page), each.question
+    importing = "import my_kernels; attention = my_kernels.attention"
+    assert declaration("my_kernels.py:attention", importing, findings, "cpu") in page
