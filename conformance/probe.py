@@ -96,10 +96,12 @@ def experiments(features: Iterable[Feature] | None = None) -> list[Experiment]:
     """
     from attnspec.conformance import (  # noqa: F401  (they register themselves, in this order)
         probe_arithmetic,
+        probe_bits,
         probe_masking,
         probe_nonfinite,
         probe_options,
         probe_refusals,
+        probe_training,
         probe_windows,
     )
 

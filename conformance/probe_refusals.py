@@ -11,8 +11,8 @@ import torch
 
 from attnspec.conformance.inputs import draw
 from attnspec.conformance.probe import Finding, experiment
-from attnspec.conformance.probe_options import gradients, incoming
 from attnspec.conformance.probe_rig import Answer, Rig, distance, in_words, with_profile
+from attnspec.conformance.probe_training import gradients, incoming
 from attnspec.spec import (
     Case,
     CausalAlignment,
