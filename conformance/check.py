@@ -105,6 +105,7 @@ def check(
     effort: Effort | None = Effort.STANDARD,
     seed: int | None = None,
     told: Callable[[Any], None] | None = None,
+    repeats: int = REPEATS,
 ) -> Record:
     """Try a law on a subject: pinned cases in their order, then drawn ones.
 
@@ -114,6 +115,7 @@ def check(
         effort: how many cases to draw; `None` for the pinned ones alone.
         seed: from which cases are drawn where they differ from run to run; `None` throws dice.
         told: is handed each case before it is tried.
+        repeats: how often a failing case is tried again, to tell whether it always fails.
 
     Returns:
         What became of it. This never raises for anything that the subject does.
@@ -140,9 +142,9 @@ def check(
                 trial.seed = secrets.randbelow(2**32) if seed is None else seed
             explore(trial.attempt, source, BUDGETS[effort], law.cost, trial.seed)
     except Flaky as error:
-        return _flaky(trial, error, started)
+        return _flaky(trial, error, started, repeats)
     except (Violation, Exception) as error:
-        return _broken(trial, error, started)
+        return _broken(trial, error, started, repeats)
     if trial.count.examples == 0:
         reason = trial.count.reasons[0] if trial.count.reasons else "no case to try"
         outcome = Outcome.NOT_AVAILABLE if trial.lacks else Outcome.NOT_CLAIMED
@@ -150,14 +152,14 @@ def check(
     return trial.record(Outcome.PASSED, started)
 
 
-def _broken(trial: _Trial, error: Exception, started: float) -> Record:
+def _broken(trial: _Trial, error: Exception, started: float, repeats: int) -> Record:
     """Tell a broken law from a subject that raised, and both from one that changes its mind."""
     told = describe(trial.law, trial.subject, trial.failing, error)
     if trial.seed is not None:
         told["message"] += f"\n\nDrawn with --seed {trial.seed}"
     if isinstance(error, QualityWarning):
         return trial.record(Outcome.QUALITY_WARNING, started, **told)
-    failed, passed = _again(trial)
+    failed, passed = _again(trial, repeats)
     if passed:
         _say_flaky(told, failed + 1, passed)
         return trial.record(Outcome.FLAKY, started, **told)
@@ -165,10 +167,10 @@ def _broken(trial: _Trial, error: Exception, started: float) -> Record:
     return trial.record(outcome, started, **told)
 
 
-def _again(trial: _Trial) -> tuple[int, int]:
+def _again(trial: _Trial, repeats: int) -> tuple[int, int]:
     """Repeat the failing case: how often it failed, and how often it passed."""
     started, failed, passed = time.perf_counter(), 0, 0
-    while failed + passed < REPEATS:
+    while failed + passed < repeats:
         try:
             trial.attempt(trial.failing)
         except Exception:
@@ -180,11 +182,11 @@ def _again(trial: _Trial) -> tuple[int, int]:
     return failed, passed
 
 
-def _flaky(trial: _Trial, error: Flaky, started: float) -> Record:
+def _flaky(trial: _Trial, error: Flaky, started: float, repeats: int) -> Record:
     """What Hypothesis found to change its mind: with how it failed, and how often."""
     causes = [each for each in getattr(error, "exceptions", ()) if isinstance(each, Exception)]
     told = describe(trial.law, trial.subject, trial.failing, causes[0] if causes else error)
-    failed, passed = _again(trial)
+    failed, passed = _again(trial, repeats)
     # it was seen to fail and to pass before it was repeated
     _say_flaky(told, failed + 1, passed + 1)
     return trial.record(Outcome.FLAKY, started, **told)

@@ -18,7 +18,7 @@ LAWS = {
 }
 ALL, MOMENT, WRITES, STATE = set(LAWS), *({name} for name in LAWS)
 FAILED, ERRORED, FLAKY = Outcome.FAILED, Outcome.ERRORED, Outcome.FLAKY
-LIMIT, MEMORY = 4, 1
+LIMIT, MEMORY = 20, 1
 
 EXPECTED = {
     "raises": (ALL, ERRORED, "RuntimeError: no kernel for this"),

@@ -96,10 +96,10 @@ def test_a_process_that_hangs_or_ends_costs_one_experiment(tmp_path, capfd):
     path = tmp_path / "kernels_that_hang.py"
     path.write_text(HOSTILE)
     questions = ("bool mask", "causal", "softcap", "backward")
-    found = list(probe_apart(f"{path}:attention", questions, timeout=2))
+    found = list(probe_apart(f"{path}:attention", questions, timeout=10))
     assert [each.question for each in found] == list(questions)
     assert [each.answer for each in found] == [UNKNOWN, UNKNOWN, "no", "yes"]
-    assert found[0].evidence == ("no answer within 2 s",)
+    assert found[0].evidence == ("no answer within 10 s",)
     assert found[1].evidence == ("the process ended during this experiment",)
     assert "noise" not in capfd.readouterr().out
 

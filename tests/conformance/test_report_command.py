@@ -36,6 +36,8 @@ def started(folder, *arguments, **environment):
         stderr=subprocess.STDOUT,
         text=True,
         start_new_session=True,
+        # whoever runs the tests in the background may have interrupts ignored, also in children
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         env=os.environ | environment,
     )
 
