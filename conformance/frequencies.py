@@ -18,7 +18,9 @@ def relative_entropy(share: float, probability: float) -> float:
 
 
 def check_frequencies(
-    outcomes: Iterable[Hashable], probabilities: Mapping[Any, float], told: str
+    outcomes: Iterable[Hashable] | Mapping[Any, int],
+    probabilities: Mapping[Any, float],
+    told: str,
 ) -> None:
     """Hold independent draws to a distribution.
 
@@ -27,7 +29,7 @@ def check_frequencies(
     n·KL > ln(2K/α) for any of them happens with probability at most α.
 
     Args:
-        outcomes: the draws.
+        outcomes: the draws, or how many there are of each.
         probabilities: of each outcome that there can be; zero for one that must not come.
         told: what was drawn, for the message.
 

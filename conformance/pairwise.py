@@ -10,6 +10,7 @@ Source:
 
 import itertools
 import random
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -47,7 +48,6 @@ class _Design:
     def __init__(self, axes: Mapping[str, Sequence[Any]], allowed: Callable[[Row], bool]) -> None:
         self.axes = axes
         self.names = list(axes)
-        self.place = {name: number for number, name in enumerate(axes)}
         self.allowed = allowed
         self.rng = random.Random(0)
         first = dict.fromkeys(axes, 0)
@@ -56,12 +56,17 @@ class _Design:
             for name in axes
         }
         self.missing: set[Pair] = set()
-        self.refused: set[Pair] = set()
+        self.open: dict[Choice, set[Choice]] = defaultdict(set)
+        self.refused: dict[Choice, set[Choice]] = defaultdict(set)
         for left, right in itertools.combinations(self.names, 2):
             for one, two in itertools.product(self.values[left], self.values[right]):
-                is_fine = allowed(self.row(first | {left: one, right: two}))
-                pairs = self.missing if is_fine else self.refused
-                pairs.add(((left, one), (right, two)))
+                if allowed(self.row(first | {left: one, right: two})):
+                    self.missing.add(((left, one), (right, two)))
+                    met = self.open
+                else:
+                    met = self.refused
+                met[left, one].add((right, two))
+                met[right, two].add((left, one))
 
     def row(self, chosen: Mapping[str, int]) -> Row:
         """The values of a row."""
@@ -74,11 +79,19 @@ class _Design:
             pair = min(self.missing)
             best = self.best(pair, CANDIDATES) or self.best(pair, ATTEMPTS, greedy=False)
             if best is None:
-                self.missing.discard(pair)
+                self.close(pair)
                 continue
-            self.missing -= set(itertools.combinations(best.items(), 2))
+            for held in self.missing.intersection(itertools.combinations(best.items(), 2)):
+                self.close(held)
             found.append(self.row(best))
         return found
+
+    def close(self, pair: Pair) -> None:
+        """Look for a pair no longer."""
+        one, two = pair
+        self.missing.discard(pair)
+        self.open[one].discard(two)
+        self.open[two].discard(one)
 
     def best(self, pair: Pair, attempts: int, *, greedy: bool = True) -> dict[str, int] | None:
         """The allowed row around a pair that holds most of what is missing, of a few."""
@@ -86,8 +99,8 @@ class _Design:
         for _ in range(attempts):
             candidate = self.candidate(pair, greedy)
             if candidate is not None and self.allowed(self.row(candidate)):
-                pairs = set(itertools.combinations(candidate.items(), 2))
-                held = len(pairs & self.missing)
+                items = candidate.items()
+                held = sum(len(self.open[choice].intersection(items)) for choice in items)
                 if held > most:
                     found, most = candidate, held
         return found
@@ -100,16 +113,12 @@ class _Design:
         for name in others:
             gains = {}
             for value in self.values[name]:
-                pairs = [self.ordered((name, value), other) for other in chosen.items()]
-                if not any(each in self.refused for each in pairs):
-                    gains[value] = sum(each in self.missing for each in pairs)
+                choice = (name, value)
+                if self.refused[choice].isdisjoint(chosen.items()):
+                    gains[value] = len(self.open[choice].intersection(chosen.items()))
             if not gains:
                 return None
             most = max(gains.values()) if greedy else 0
             # at random among equals: another attempt must be another row
             chosen[name] = self.rng.choice([n for n, gain in gains.items() if gain >= most])
         return {name: chosen[name] for name in self.names}
-
-    def ordered(self, one: Choice, two: Choice) -> Pair:
-        """Two choices in the order of their axes."""
-        return (one, two) if self.place[one[0]] < self.place[two[0]] else (two, one)

@@ -120,20 +120,22 @@ def _agreement(
 ) -> tuple[Float64[torch.Tensor, "*distances"], Float64[torch.Tensor, "*distances"]]:
     """How many pairs agree at each distance along all axes, and how many pairs there are.
 
-    Distances below zero stand at the end of an axis, as Fourier transforms have them.
+    Distances below zero stand at the end of an axis, as Fourier transforms have them; along the
+    last axis there are none, because a distance and its opposite have the same pairs.
     """
     sizes = [2 * size - 1 for size in signs.shape]
     axes = range(signs.dim())
     # by NumPy: processes that did this with torch 2.13.0 on a CPU ended with corrupted memory
     spectrum = np.fft.rfftn(signs.cpu().numpy(), s=sizes, axes=axes)
     power = np.abs(spectrum) ** 2
-    difference = torch.from_numpy(np.fft.irfftn(power, s=sizes, axes=axes)).round()
-    difference = difference.to(signs.device)
+    difference = np.fft.irfftn(power, s=sizes, axes=axes)[..., : signs.shape[-1]].round()
+    difference = torch.from_numpy(difference).to(signs.device)
     pairs = torch.ones((), dtype=torch.float64, device=signs.device)
     for axis, size in enumerate(signs.shape):
         counts = size - torch.arange(size, dtype=torch.float64, device=signs.device)
-        both = torch.cat([counts, counts[1:].flip(0)])
-        pairs = pairs * both.view(-1, *[1] * (signs.dim() - 1 - axis))
+        if axis < signs.dim() - 1:
+            counts = torch.cat([counts, counts[1:].flip(0)])
+        pairs = pairs * counts.view(-1, *[1] * (signs.dim() - 1 - axis))
     return (pairs + difference) / 2, pairs
 
 

@@ -41,7 +41,9 @@ TORCH = frozenset({"aten", "prim", "prims", "profiler", "inductor", "higher_orde
 )
 def law_a_compiled_call_gives_the_same(subject: Subject, case: Case) -> None:
     """TEN-12: under `torch.compile(fullgraph=True)` calls of several sizes give what they gave."""
+    started = time.perf_counter()
     compiled = _compiled(subject.implementation.attention)
+    _spent_compiling(started)
     sizes = {
         "first sizes": case,
         "same code and other sizes": case.but(queries=case.queries + 2, keys=case.keys + 2),
@@ -86,11 +88,15 @@ def _run(subject: Subject, function: Callable[..., Any], call: Call) -> Any:
     except Exception as error:
         raise Raised(f"under torch.compile: {_told(error)}") from error
     finally:
-        running = tally.current()
-        if running is not None:
-            seconds = time.perf_counter() - started
-            running.spent("implementation", seconds)
-            running.spent("compiling", seconds)  # next to which the call is nothing
+        _spent_compiling(started)
+
+
+def _spent_compiling(started: float) -> None:
+    """Count the seconds since then as compiling, next to which a call is nothing."""
+    running = tally.current()
+    if running is not None:
+        for part in ("implementation", "compiling"):
+            running.spent(part, time.perf_counter() - started)
 
 
 def _told(error: Exception) -> str:
