@@ -255,7 +255,8 @@ def explain(identifier: Annotated[str, typer.Argument(help="A clause, such as AT
     except KeyError as error:
         _refuse(str(error.args[0]))
     else:
-        typer.echo(f"{found.id} {found.title} (chapter {found.chapter})\n\n{found.text}")
+        where = f"chapter {found.chapter}, since {found.since}"
+        typer.echo(f"{found.id} {found.title} ({where})\n\n{found.text}")
 
 
 if __name__ == "__main__":

@@ -34,7 +34,7 @@ from attnspec.spec.text import (
     Vocabulary,
 )
 
-SPEC_VERSION = "0.1.0"
+SPEC_VERSION = "0.2.0"
 """Raised whenever a result that was allowed no longer is, or the reverse."""
 
 __all__ = [

@@ -32,6 +32,7 @@ _ANCHOR = re.compile(r"^\((?P<anchor>[A-Z]{3}-[0-9]+)\)=$")
 _HEADING = re.compile(r"^#+ (?P<id>[A-Z]{3}-[0-9]+) (?P<title>.+)$")
 _LEVEL = re.compile(r"\*\*(MUST NOT|MUST|SHOULD NOT|SHOULD|MAY)\*\*")
 _HELD = re.compile(r"`(law_[a-z0-9_]+)`")
+_SINCE = re.compile(r"\*\*Since\*\* (?P<version>[0-9]+\.[0-9]+\.[0-9]+)\.")
 
 
 class Level(StrEnum):
@@ -55,6 +56,7 @@ class Clause:
         sentence: its normative sentence, without mark-up.
         chapter: the name of its page.
         held_by: the functions of the laws that its page names, in order.
+        since: the first version of the specification that has it.
         text: the whole clause as Markdown.
     """
 
@@ -64,6 +66,7 @@ class Clause:
     sentence: str
     chapter: str
     held_by: tuple[str, ...]
+    since: str
     text: str
 
     @property
@@ -87,7 +90,8 @@ def parse(chapter: str, text: str) -> list[Clause]:
     """Read the clauses of one page.
 
     Raises:
-        ValueError: where an anchor and its heading differ, or a clause lacks its sentence.
+        ValueError: where an anchor and its heading differ, or a clause lacks its sentence, its
+            laws or its version.
     """
     lines = text.splitlines()
     starts = [n for n, line in enumerate(lines) if _HEADING.match(line)]
@@ -131,14 +135,20 @@ def _clause(chapter: str, identifier: str, title: str, body: list[str]) -> Claus
         raise ValueError(
             f"{identifier}: one sentence, one MUST, SHOULD or MAY; found {1 + len(others)}"
         )
-    held = next((each for each in paragraphs if each.startswith("**Held by**")), "")
+    held = [each for each in paragraphs if each.startswith("**Held by**")]
+    if len(held) != 1:
+        raise ValueError(f"{identifier}: one paragraph must name its laws, found {len(held)}")
+    since = _SINCE.search(held[0])
+    if since is None or text.count("**Since**") != 1 or since.end() != len(held[0]):
+        raise ValueError(f"{identifier}: after its laws, it must say **Since** and a version")
     return Clause(
         id=identifier,
         title=title.strip(),
         level=Level(level),
         sentence=normative[0].replace("**", "").replace("`", ""),
         chapter=chapter,
-        held_by=tuple(_HELD.findall(held)),
+        held_by=tuple(_HELD.findall(held[0])),
+        since=since["version"],
         text=text,
     )
 

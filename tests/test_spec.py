@@ -12,10 +12,12 @@ import attnspec.conformance.laws
 import attnspec.conformance.mutants  # noqa: F401  (importing registers them)
 from attnspec.conformance.law import registered
 from attnspec.conformance.mutants.registry import planted
-from attnspec.spec import CHAPTERS, Level, chapter_text, clause, clauses
+from attnspec.spec import CHAPTERS, SPEC_VERSION, Level, chapter_text, clause, clauses
 
 PAGES = sys.modules["attnspec.spec.clauses"]  # `attnspec.spec.clauses` is the function
-REFERENCE = Path(__file__).parent.parent / "reference"
+ROOT = Path(__file__).parent.parent
+REFERENCE = ROOT / "reference"
+CHANGELOG = ROOT / "CHANGELOG.md"
 
 GOOD = """\
 # A chapter
@@ -34,6 +36,7 @@ An implementation **MUST** return `it`.
 ```
 
 **Held by** `law_one`, `law_two`.
+**Since** 0.1.0.
 
 *Why (not normative).* So.
 
@@ -44,6 +47,7 @@ An implementation **SHOULD NOT**
 divide.
 
 **Held by** `law_three`.
+**Since** 0.10.0.
 """
 
 
@@ -52,6 +56,7 @@ def test_a_page_gives_its_clauses():
     assert (first.id, first.title, first.level) == ("ATT-1", "Value", Level.MUST)
     assert first.sentence == "An implementation MUST return it."
     assert first.held_by == ("law_one", "law_two")
+    assert (first.since, second.since) == ("0.1.0", "0.10.0")
     assert first.text.endswith("So.")
     assert (second.family, second.level) == ("ATT", Level.SHOULD_NOT)
     assert second.sentence == "An implementation SHOULD NOT divide."
@@ -68,6 +73,12 @@ def test_a_page_gives_its_clauses():
         ("**MUST**", "must", "ATT-1: one paragraph must hold its MUST, SHOULD or MAY, found 0"),
         ("So.", "It **MAY**.", "ATT-1: one paragraph must hold its MUST, SHOULD or MAY, found 2"),
         ("return `it`", "return it and **MUST NOT** fail", "ATT-1: one sentence"),
+        ("**Since** 0.1.0.", "", "ATT-1: after its laws, it must say **Since** and a version"),
+        ("**Since** 0.1.0.", "\n**Since** 0.1.0.", "ATT-1: after its laws"),
+        ("**Since** 0.1.0.", "**Since** 0.1.", "ATT-1: after its laws"),
+        ("**Since** 0.1.0.", "**Since** 0.1.0. **Since** 0.2.0.", "ATT-1: after its laws"),
+        ("**Since** 0.1.0.", "**Since** 0.1.0, or so.", "ATT-1: after its laws"),
+        ("**Held by** `law_three`.", "`law_three`.", "ATT-2: one paragraph must name its laws"),
     ],
 )
 def test_a_page_that_breaks_the_form_is_refused(old, new, told):
@@ -96,6 +107,44 @@ def test_a_chapter_holds_clauses(chapter):
     assert bool(found) == (chapter != "conventions")
     titles = re.findall(r"^# (.+)$", chapter_text(chapter).partition("```")[0], re.MULTILINE)
     assert len(titles) == 1
+
+
+def version(text: str) -> tuple[int, ...]:
+    """A version that can be compared."""
+    return tuple(map(int, text.split(".")))
+
+
+def test_no_clause_is_younger_than_the_specification():
+    versions = {version(each.since) for each in clauses().values()}
+    assert max(versions) <= version(SPEC_VERSION)
+    assert len(versions) > 1
+
+
+def test_the_changelog_tells_of_every_version_which_clauses_are_new():
+    """Each entry of a version after the first names them, before anything that it says besides."""
+    entries = re.split(r"^## ", CHANGELOG.read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]
+    told = {
+        found[1]: entry
+        for entry in entries
+        if (found := re.match(r"Specification ([0-9.]+)\n", entry))
+    }
+    assert set(told) == {each.since for each in clauses().values()} | {SPEC_VERSION}
+    assert list(told) == sorted(told, key=version, reverse=True)
+    assert entries[0].startswith("Specification "), "what changed in the specification comes first"
+    first = min(told, key=version)
+    for number, entry in told.items():
+        if number != first:
+            named = set(identifiers(entry.partition("Changed")[0]))
+            new = {each.id for each in clauses().values() if each.since == number}
+            assert named == new, number
+
+
+def identifiers(text: str) -> list[str]:
+    """The clauses that a text names, those of a range such as `ATT-1 to ATT-3` each for itself."""
+    found = []
+    for family, start, end in re.findall(r"\b([A-Z]{3})-(\d+)(?: to \1-(\d+))?", text):
+        found += [f"{family}-{number}" for number in range(int(start), int(end or start) + 1)]
+    return found
 
 
 def test_numbers_follow_the_order_of_reading():
