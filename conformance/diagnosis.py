@@ -7,8 +7,8 @@ agrees, or too much.
 """
 
 import copy
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, MutableMapping, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
@@ -18,6 +18,7 @@ from attnspec.conformance.inputs import draw
 from attnspec.conformance.mutants.registry import Mutant, planted
 from attnspec.conformance.process import restored
 from attnspec.conformance.record import Outcome, Record
+from attnspec.conformance.sharing import content_of
 from attnspec.conformance.subject import WRT, Subject
 from attnspec.conformance.values import normal
 from attnspec.spec import (
@@ -48,6 +49,11 @@ LARGEST = 2**24
 """Bytes of the memory behind a call that is put to the whole catalogue: each mutant gets a copy."""
 
 Answer = dict[str, torch.Tensor]
+Answers = MutableMapping[Any, "Answer | None"]
+"""What mutants have answered, by their ids and what they were asked."""
+
+REMEMBERED = 2**12
+"""Bytes of the memory behind a call whose answers are remembered."""
 
 SMALL = Case(batch=2, heads=3, kv_heads=3, queries=5, keys=7, d_head=8, d_value=8)
 WIDE = SMALL.but(batch=1, heads=2, kv_heads=2, queries=33, keys=70, d_head=65, d_value=65)
@@ -94,6 +100,12 @@ class Question:
     grad_out: torch.Tensor | None
     wrt: tuple[str, ...]
     slack: Answer
+
+    @property
+    def content(self) -> Any:
+        """What an answer depends on, as something that can be looked up."""
+        given = (getattr(self.call, item.name) for item in fields(self.call))
+        return content_of((*given, self.grad_out, self.wrt))
 
 
 def diagnosed(record: Record, subject: Any) -> Record:
@@ -149,12 +161,18 @@ def resembles(
     return found if len(found) <= FEW else []
 
 
-def alike(subject: Subject, *, among: Sequence[Mutant] | None = None) -> list[Mutant]:
+def alike(
+    subject: Subject,
+    *,
+    among: Sequence[Mutant] | None = None,
+    answers: Answers | None = None,
+) -> list[Mutant]:
     """Find all mutants that answer as a subject does, however many they are.
 
     Args:
         subject: whose `last_call` broke a law.
         among: the mutants that are considered; `None` is all of them.
+        answers: what mutants answered to the calls of other subjects, if that is to be kept.
     """
     import attnspec.conformance.mutants  # noqa: F401  (registers them)
 
@@ -170,11 +188,13 @@ def alike(subject: Subject, *, among: Sequence[Mutant] | None = None) -> list[Mu
     given = _answer(subject.implementation, first)
     if given is None or _is_right(subject, first, given, subject.implementation.profile):
         return []
+    known = {} if answers is None or stored > REMEMBERED else answers
+    asked = first.content
     found = [
         mutant
         for mutant in (planted().values() if among is None else among)
         if isinstance(mutant.subject, Implementation)
-        and _agree(given, _answer(mutant.subject, first), first.slack)
+        and _agree(given, _remembered(mutant, first, asked, known), first.slack)
         # with other answers declared, what is wrong here may be right there
         and not _is_right(subject, first, given, mutant.subject.profile)
     ]
@@ -225,6 +245,13 @@ def _question(
     return Question(case, call, grad_out, wrt, slack)
 
 
+def _remembered(mutant: Mutant, question: Question, asked: Any, known: Answers) -> Answer | None:
+    """What a mutant answers, by memory where that is known."""
+    if (mutant.id, asked) not in known:
+        known[mutant.id, asked] = _answer(mutant.subject, question)
+    return known[mutant.id, asked]
+
+
 def _answer(implementation: Implementation, question: Question) -> Answer | None:
     """What an implementation answers, or nothing where it raises."""
     # some write to their arguments, and some to what they share with everyone
@@ -258,6 +285,10 @@ def _is_right(subject: Subject, question: Question, given: Answer, profile: Prof
         due = subject.oracle_gradients(question.call, question.grad_out, profile)
         exact |= {name: getattr(due, name).exact for name in question.wrt}
     halves = {name: each / 2 for name, each in question.slack.items()}
+    allowed = {"out": expected.may_be_nan, "lse": expected.lse_may_be_nan}
+    for name, may_be_nan in allowed.items():
+        if may_be_nan is not None and name in given and given[name].shape == may_be_nan.shape:
+            exact[name] = torch.where(may_be_nan & given[name].isnan(), torch.nan, exact[name])
     return _agree(given, {name: exact[name] for name in given}, halves)
 
 

@@ -94,6 +94,7 @@ def asides(records: Sequence[Record]) -> list[str]:
     warned = [each for each in records if each.outcome is Outcome.QUALITY_WARNING]
     lines = [f"quality warning: {each.subject}, {each.law}: {each.reason}" for each in warned]
     lines += _undeclared(records)
+    lines += _other_profiles(records)
     seeds: dict[int, dict[str, None]] = {}
     for each in records:
         if each.seed is not None:
@@ -113,6 +114,21 @@ def _undeclared(records: Sequence[Record]) -> list[str]:
             line = f"undeclared: {each.subject} does not claim {features}, and yet: {told}"
             lines.setdefault((each.subject, features), f"{line} ({each.law})")
     return list(lines.values())
+
+
+def _other_profiles(records: Sequence[Record]) -> list[str]:
+    """How many broken laws would hold if something else were declared."""
+    lines = []
+    for subject in dict.fromkeys(each.subject for each in records if each.holds_under):
+        mine = [each for each in records if each.subject == subject]
+        broken = sum(each.outcome is Outcome.FAILED for each in mine)
+        for words, count in Counter(each.holds_under for each in mine).items():
+            if words:
+                lines.append(
+                    f"{subject}: {count} of {broken} broken laws would hold, where they failed, "
+                    f"with --profile {words}: declare it, if that is what is meant"
+                )
+    return lines
 
 
 def _clauses(records: Sequence[Record], subjects: Sequence[str]) -> Table:

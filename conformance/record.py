@@ -70,6 +70,8 @@ class Record:
         stage: the first stage of a model that diverges: "block 0, attention: mask"; or nothing.
         undeclared: where a subject accepts a feature that it does not claim and gets it wrong:
             which, and how.
+        holds_under: the one other answer of a profile, such as `rounding=eager`, under which the
+            failing case would hold; or nothing.
         mismatch: the worst element in words: `what`, `where`, `expected`, `got`, `bound`, `wrong`.
         picture: the errors around it, and what its queries may read, as grids of numbers (see
             `attnspec.conformance.picture`).
@@ -95,6 +97,7 @@ class Record:
     looks_like: tuple[str, ...] = ()
     stage: str = ""
     undeclared: str = ""
+    holds_under: str = ""
     mismatch: dict[str, str] | None = None
     picture: dict[str, Any] | None = None
 
@@ -137,7 +140,7 @@ class Record:
 _TUPLES = ("clauses", "refused", "dtypes", "looks_like")
 _WORDS = ("subject", "law", "reason", "message", "case", "snippet", "device", "link", "stage")
 _KINDS: dict[tuple[str, ...], Any] = {
-    (*_WORDS, "undeclared"): str,
+    (*_WORDS, "undeclared", "holds_under"): str,
     ("mismatch", "picture"): dict | None,
     ("examples",): int,
     ("seed",): int | None,

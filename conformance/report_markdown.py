@@ -159,6 +159,8 @@ def _failure(told: view.Told) -> str:
         parts.append(_table(names, [[record.mismatch.get(each, "?") for each in names]]))
     if record.case:
         parts.append(f"Case: {plain(record.case)}")
+    if record.holds_under:
+        parts.append(f"Would hold under: {plain(record.holds_under)}")
     if told.looks_like:
         bugs = (f"{plain(title or each)} ({plain(each)})" for each, title, _ in told.looks_like)
         parts.append(f"Looks like: {'; '.join(bugs)}")

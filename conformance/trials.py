@@ -2,12 +2,13 @@
 
 import fnmatch
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from attnspec.conformance.check import check, check_deviation, deviations
 from attnspec.conformance.effort import Effort
 from attnspec.conformance.law import Law, registered
+from attnspec.conformance.other_profiles import holds_under, sentence
 from attnspec.conformance.process import restored
 from attnspec.conformance.record import Outcome, Record
 from attnspec.conformance.targets import Judgeable
@@ -46,18 +47,30 @@ class Trial:
                 that the subject does not claim, or that tell which planted bug it looks like.
         """
         subject = self.judged.subject
+        failing: list[Any] = []
+
+        def heard(case: Any) -> None:
+            failing[:] = [case]
+            if told is not None:
+                told(case)
+
         with restored():
             if self.deviation is not None:
                 if told is not None:
                     told(self.deviation.example)
                 return check_deviation(self.law, subject, self.deviation)
-            record = check(self.law, subject, effort, seed, told)
+            record = check(self.law, subject, effort, seed, heard)
             if record.outcome is Outcome.NOT_CLAIMED:
                 return undeclared(self.law, subject, record, so_far)
         if record.outcome is not Outcome.FAILED:
             return record
         if so_far is not None:
             so_far(record)
+        with restored():
+            words = holds_under(self.law, subject, failing[-1])
+        if words:
+            message = f"{record.message}\n\n{sentence(words)}"
+            record = replace(record, holds_under=words, message=message)
         # the catalogue takes longer to import than a law to run
         from attnspec.conformance.diagnosis import diagnosed
 

@@ -36,6 +36,8 @@ def undeclared(
     if not isinstance(subject, Subject):
         return record
     implementation, tried = subject.implementation, 0
+    if set(law.needs) - set(Feature) - set(implementation.extras):
+        return record  # an extra is nothing that a call could ask for
     for case in law.pinned:
         missing = _missing(law, case, implementation.features)
         if not missing or missing & NEVER:

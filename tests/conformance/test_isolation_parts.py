@@ -114,6 +114,22 @@ def test_a_feature_that_is_refused_or_right_is_not_reported():
     assert not tried(load("eager").attention, window_law()).undeclared
 
 
+def test_what_only_an_extra_would_take_is_not_tried():
+    asked = []
+
+    def listens(query, key, value, scale=None, **rest):
+        asked.append(rest)
+        return SDPA(query, key, value, scale=scale, **rest)
+
+    subject = Subject(declare("it", listens, Claims.read("", "float32")))
+    law = registered()["a-compiled-call-gives-the-same"]
+    (trial,) = trials([Judgeable(kind=Judged.ATTENTION, subject=subject)], [law.name])
+    record = trial.run(Effort.SMOKE)
+    assert record.outcome is Outcome.NOT_CLAIMED
+    assert not asked
+    assert not record.undeclared
+
+
 def test_what_knows_the_inputs_of_the_test_is_found_by_fresh_ones():
     seen, is_open = set(), True
 
