@@ -123,9 +123,10 @@ class Record:
             for name in _TUPLES:
                 data[name] = tuple(data.get(name, ()))
             data["outcome"] = Outcome(data["outcome"])
-            data["worst"] = None if data["worst"] is None else float(data["worst"])
+            worst = data.get("worst")
+            data["worst"] = None if worst is None else float(worst)
             for name in ("seconds", "figures"):
-                data[name] = {key: float(value) for key, value in data[name].items()}
+                data[name] = {key: float(value) for key, value in data.get(name, {}).items()}
             for names, kind in _KINDS.items():
                 for name in names:
                     if name in data and not isinstance(data[name], kind):

@@ -1,11 +1,13 @@
 """A run: what a report says of its own making."""
 
+import contextlib
 import dataclasses
 import json
 import platform
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,7 +19,8 @@ class Run:
         spec: version of the specification that it holds subjects to.
         torch: version of PyTorch.
         python: version of Python.
-        machine: system and processor.
+        packages: versions of the other libraries that implementations are made of, by name.
+        machine: system, processor, and the vector instructions that PyTorch uses on it.
         device: where cases were drawn, such as `cpu` or `cuda`.
         device_name: what the device calls itself; empty for a CPU.
         date: when the run began, in UTC, as ISO 8601 writes it.
@@ -35,6 +38,7 @@ class Run:
     spec: str = ""
     torch: str = ""
     python: str = ""
+    packages: dict[str, str] = field(default_factory=dict)
     machine: str = ""
     device: str = "cpu"
     device_name: str = ""
@@ -65,14 +69,16 @@ class Run:
         """
         try:
             data = json.loads(line)["run"]
+            data = {"packages": {}, **data}  # which earlier versions did not write
             known = {each.name: data[each.name] for each in dataclasses.fields(cls)}
+            known["packages"] = {str(key): str(each) for key, each in known["packages"].items()}
             for name in ("targets", "laws"):
                 known[name] = tuple(str(each) for each in known[name])
             for name in ("trials", "seconds", "seed"):
                 if not isinstance(known[name], int | float | None):
                     raise TypeError(name)
             return cls(**known)
-        except (KeyError, TypeError, ValueError) as error:
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise ValueError(f"not the header of a run: {line[:80]}") from error
 
 
@@ -90,13 +96,15 @@ def begun(
     import attnspec
     from attnspec.spec import SPEC_VERSION
 
+    vectors = torch.backends.cpu.get_cpu_capability()
     is_cuda = device.startswith("cuda") and torch.cuda.is_available()
     return Run(
         attnspec=attnspec.__version__,
         spec=SPEC_VERSION,
         torch=torch.__version__,
         python=platform.python_version(),
-        machine=f"{platform.system()} {platform.machine()}",
+        packages=_installed("numpy", "transformers", "tokenizers", "tiktoken", "triton"),
+        machine=f"{platform.system()} {platform.machine()} ({vectors})",
         device=device,
         device_name=torch.cuda.get_device_name(device) if is_cuda else "",
         date=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -105,3 +113,12 @@ def begun(
         targets=tuple(targets),
         laws=tuple(laws),
     )
+
+
+def _installed(*names: str) -> dict[str, str]:
+    """The versions of those packages that are here."""
+    found = {}
+    for name in names:
+        with contextlib.suppress(PackageNotFoundError):
+            found[name] = version(name)
+    return found

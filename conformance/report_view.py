@@ -154,6 +154,7 @@ def facts(run: Run) -> list[tuple[str, str]]:
         ("specification", run.spec),
         ("torch", run.torch),
         ("python", run.python),
+        *run.packages.items(),
         ("machine", run.machine),
         ("device", device),
         ("date", date),

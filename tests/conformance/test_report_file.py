@@ -5,7 +5,9 @@ import math
 import os
 from concurrent.futures import ThreadPoolExecutor
 
+import numpy
 import pytest
+import torch
 
 from attnspec.conformance.record import Outcome, Record
 from attnspec.conformance.report_file import Report, ReportWriter, read_report, write_whole
@@ -20,6 +22,8 @@ def test_a_run_knows_where_and_when_it_is_made():
     assert run.spec
     assert run.torch
     assert run.python
+    assert run.packages["numpy"] == numpy.__version__
+    assert run.machine.endswith(f"({torch.backends.cpu.get_cpu_capability()})")
     assert run.date.endswith("+00:00")
     assert (run.targets, run.laws, run.ended) == (("eager",), ("MSK",), "partial")
     assert Run.from_json(run.to_json()) == run
@@ -53,6 +57,13 @@ def test_records_without_a_header_are_a_report_that_says_less(tmp_path, make_rec
     found = read_report(path)
     assert found.run is None
     assert len(found.records) == 1
+
+
+def test_a_header_may_say_nothing_of_other_packages():
+    line = dataclasses.replace(RUN, packages={"numpy": "2"}).to_json()
+    assert Run.from_json(line.replace(', "packages": {"numpy": "2"}', "")) == RUN
+    with pytest.raises(ValueError, match="not the header"):
+        Run.from_json(line.replace('{"numpy": "2"}', '"numpy"'))
 
 
 def test_what_a_later_version_adds_is_left_out(tmp_path, make_record):
