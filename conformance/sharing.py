@@ -50,19 +50,21 @@ def shared(
     def ask(call: Call, *arguments: Any, **options: Any) -> Verdict:
         given = functools.partial(oracle, call, *arguments, **options)
         batch, heads, queries, _ = call.query.shape
-        if batch * heads * queries * call.key.shape[2] > largest:
+        rows = options.get("rows")
+        judged = queries if rows is None else len(rows)
+        if batch * heads * judged * call.key.shape[2] > largest:
             return given()
         own = (getattr(call, item.name) for item in fields(call))
         contents = (*own, *arguments, *options.items())
-        return answer(_Question(tuple(map(_content, contents)), given))
+        return answer(_Question(tuple(map(content_of, contents)), given))
 
     return ask
 
 
-def _content(value: Any) -> Any:
+def content_of(value: Any) -> Any:
     """What tells a value from another: a tensor's numbers, anything else as it is."""
     if isinstance(value, tuple):
-        return tuple(map(_content, value))
+        return tuple(map(content_of, value))
     if not isinstance(value, torch.Tensor):
         return value
     # contiguous() leaves the odd stride of a single number as it is

@@ -218,6 +218,12 @@ def _call(question: Question) -> Call:
 
 
 def _normal(purpose: str, shape: tuple[int, ...]) -> torch.Tensor:
+    """Standard normal numbers, the same for each implementation: a copy, which it may write to."""
+    return _numbers(purpose, shape).clone()
+
+
+@functools.lru_cache(maxsize=256)
+def _numbers(purpose: str, shape: tuple[int, ...]) -> torch.Tensor:
     seed = int.from_bytes(purpose.encode()[:4], "little")
     generator = torch.Generator().manual_seed(seed)
     return torch.randn(shape, generator=generator, dtype=torch.float64)
