@@ -136,10 +136,23 @@ def mutants(session: nox.Session) -> None:
 
 
 @nox.session(default=False)
-def bench(session: nox.Session) -> None:
-    """Print time per implementation, and the share that is spent outside of it."""
+def evidence(session: nox.Session) -> None:
+    """Try everything, or what is named after `--`, and store what the pages tell of it."""
     install(session, "-e", ".[gpt2]")
-    session.run("python", "-m", "attnspec.conformance.bench", *session.posargs)
+    made = Path(session.create_tmp(), "run.jsonl").resolve()
+    # A law that is broken is evidence too.
+    told = ["--report", str(made), *session.posargs]
+    session.run("attnspec", "check", *told, success_codes=[0, 1])
+    session.run("python", "-m", "attnspec.conformance.evidence", str(made), str(DOCS / "results"))
+
+
+@nox.session(default=False)
+def bench(session: nox.Session) -> None:
+    """Time the suite on each implementation, and the share that is spent outside of it."""
+    install(session, "-e", ".[gpt2]")
+    # what is asked for replaces the published figures only where they are all of them
+    to = [] if session.posargs else ["--report", str(DOCS / "results" / "bench.md")]
+    session.run("python", "-m", "attnspec.conformance.bench", *to, *session.posargs)
 
 
 @nox.session(default=False)

@@ -1,14 +1,22 @@
 """The benchmark: seconds per implementation, and the share that is the suite's own overhead.
 
-Run by `nox -s bench`, or `python -m attnspec.conformance.bench [NAME ...]`. Times are those of
-one process with one thread; compare ratios within one run, not seconds between machines.
+Run by `nox -s bench`, or `python -m attnspec.conformance.bench [NAME ...] [--report FILE]`.
+Times are those of one process with one thread; compare ratios within one run, not seconds
+between machines.
 """
 
+import dataclasses
+import io
 import statistics
 import sys
+import time
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
 
 import torch
+import typer
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -16,6 +24,8 @@ from attnspec.conformance.effort import Effort
 from attnspec.conformance.kills import chosen, first_kill, kind_of
 from attnspec.conformance.law import Judged, registered
 from attnspec.conformance.record import Outcome, Record
+from attnspec.conformance.report_file import write_whole
+from attnspec.conformance.report_run import Run, begun
 from attnspec.conformance.subject import Subject
 from attnspec.conformance.targets import every_name, resolve
 from attnspec.conformance.trials import trials
@@ -93,17 +103,52 @@ def first_verdict() -> tuple[float, float]:
     return statistics.median(seconds), max(seconds)
 
 
-def main() -> None:
-    """Print the table for the implementations named, or for all."""
-    torch.set_num_threads(1)
-    console = Console(width=None if sys.stdout.isatty() else 170)
-    console.print(table(measure(sys.argv[1:] or every_name())))
-    median, longest = first_verdict()
-    console.print(
+def sentence(median: float, longest: float) -> str:
+    """How soon a broken kernel is told."""
+    return (
         f"First verdict on a broken kernel, of part {SAMPLE} of the mutants of attention: "
         f"median {median:.2f} s, longest {longest:.2f} s"
     )
 
 
+def page(shown: Table, verdict: str, run: Run) -> str:
+    """The figures as Markdown, with how they were made."""
+    wide = io.StringIO()
+    shown.box, shown.title = box.MARKDOWN, None
+    Console(file=wide, width=200).print(shown)
+    packages = "".join(f", {name} {each}" for name, each in run.packages.items())
+    lines = [
+        f"Measured on {run.date[:10]} with attnspec {run.attnspec}, specification {run.spec}, "
+        f"PyTorch {run.torch}{packages}, Python {run.python} on {run.machine}, "
+        f"in {(run.seconds or 0.0) / 60:.0f} minutes.",
+        "",
+        f"**{verdict}.**",
+        "",
+        *(line.strip() for line in wide.getvalue().splitlines() if line.strip()),
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def main(
+    names: Annotated[
+        list[str] | None, typer.Argument(help="Registered names; none: all registered.")
+    ] = None,
+    report: Annotated[Path | None, typer.Option(help="Write the figures to this page.")] = None,
+) -> None:
+    """Time a standard run of implementations, and the first verdict on broken ones."""
+    torch.set_num_threads(1)
+    run = begun(device="cpu", effort="standard", seed=None, targets=names or [])
+    started = time.perf_counter()
+    console = Console(width=None if sys.stdout.isatty() else 170)
+    shown = table(measure(names or every_name()))
+    console.print(shown)
+    verdict = sentence(*first_verdict())
+    console.print(verdict)
+    if report is not None:
+        run = dataclasses.replace(run, seconds=time.perf_counter() - started)
+        write_whole(report, page(shown, verdict, run))
+
+
 if __name__ == "__main__":
-    main()
+    typer.run(main)
