@@ -79,12 +79,13 @@ def types(session: nox.Session) -> None:
 
 @nox.session
 def docs(session: nox.Session) -> None:
-    """Build the pages, warnings being errors, and run their examples; see docs/_build/html."""
+    """Build the pages, run their examples, and look at them in a browser; see docs/_build/html."""
     install(session, "-e", ".[gpt2]", *group("docs"))
     options = ["-W", "-n", "--keep-going", "-d", str(BUILT / "doctrees"), *session.posargs]
     # Warnings about a page are given when it is read, so every page is read every time.
     session.run("sphinx-build", "-E", "-q", "-b", "html", *options, str(DOCS), str(BUILT / "html"))
     session.run("sphinx-build", "-b", "doctest", *options, str(DOCS), str(BUILT / "doctest"))
+    session.run("pytest", "-n", "2", "-rs", str(DOCS / "checks"))
 
 
 @nox.session(reuse_venv=False)

@@ -1,0 +1,146 @@
+"""The built site in a real browser: from disk, without a network, on a phone, by day and by night.
+
+`nox -s docs` runs this after it has built the pages; `SITE` names the folder that holds them.
+"""
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import sync_playwright
+
+SITE = Path(os.environ.get("SITE", Path(__file__).parents[1] / "_build" / "html")).resolve()
+PAGES = sorted(page.relative_to(SITE).as_posix() for page in SITE.rglob("*.html"))
+BROWSER = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), ""
+)
+LARGEST = 10 * 2**20
+"""Bytes of all pages together."""
+
+PHONE = {"width": 390, "height": 844}
+DESK = {"width": 1280, "height": 900}
+RULES = {
+    "resultTypes": ["violations"],
+    "runOnly": ["color-contrast", "document-title", "html-has-lang", "image-alt", "link-name"],
+}
+
+TEXT = {"exclude": [["mjx-container"], [".highlight"]]}
+"""What a page is searched for: formulas have the colour of text, and code has one page for all."""
+CODE = "learn/score.html"
+
+TYPESET = "async () => { if (window.MathJax?.startup) await MathJax.startup.promise; }"
+MATH = """() => ({
+  formulas: document.querySelectorAll(".math").length,
+  typeset: document.querySelectorAll(".math mjx-container").length,
+  wrong: [...document.querySelectorAll("[data-mjx-error]")].map((each) => each.dataset.mjxError),
+})"""
+BEYOND = """() => {
+  const wide = document.documentElement.scrollWidth - document.documentElement.clientWidth;
+  const scrolls = (each) => {
+    for (; each; each = each.parentElement)
+      if (["auto", "scroll", "hidden"].includes(getComputedStyle(each).overflowX)) return true;
+    return false;
+  };
+  const beyond = [...document.querySelectorAll("article *")]
+    .filter((each) => each.getBoundingClientRect().right > innerWidth + 1 && !scrolls(each))
+    .map((each) => each.outerHTML.slice(0, 80));
+  return wide > 0 ? [`${wide} pixels too wide`, ...beyond.slice(0, 3)] : [];
+}"""
+
+pytestmark = pytest.mark.skipif(not BROWSER, reason="no Chromium here to open the site with")
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """A browser for all pages."""
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def visit(browser):
+    """Open a page of the site in some light and width; complaints are gathered in the list."""
+    contexts = []
+
+    def opened(name, *, scheme, viewport):
+        context = browser.new_context(color_scheme=scheme, viewport=viewport)
+        contexts.append(context)
+        page, complaints = context.new_page(), []
+
+        def allow(route):
+            asked = route.request.url
+            if asked.startswith(("file:", "data:", "blob:")):
+                return route.continue_()
+            complaints.append(f"asks the network for {asked}")
+            return route.abort()
+
+        context.route("**/*", allow)
+        page.on("console", lambda said: complaints.append(f"{said.type}: {said.text}"))
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.on("requestfailed", lambda request: complaints.append(f"lacks {request.url}"))
+        page.goto((SITE / name).as_uri())
+        page.evaluate(TYPESET)
+        return page, complaints
+
+    yield opened
+    for context in contexts:
+        context.close()
+
+
+def test_there_is_a_site_and_it_is_small():
+    assert "index.html" in PAGES, f"{SITE} holds no site: run nox -s docs"
+    size = sum(each.stat().st_size for each in SITE.rglob("*") if each.is_file())
+    assert size <= LARGEST, f"{size / 2**20:.1f} MiB"
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_is_sound_and_readable(name, visit):
+    page, complaints = visit(name, scheme="light", viewport=DESK)
+    math = page.evaluate(MATH)
+    assert math["typeset"] == math["formulas"]
+    assert not math["wrong"]
+    assert not violations(page)
+    page.emulate_media(color_scheme="dark")
+    assert not violations(page)
+    page.set_viewport_size(PHONE)
+    assert not page.evaluate(BEYOND)
+    assert not complaints
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_code_is_readable(scheme, visit):
+    page, _ = visit(CODE, scheme=scheme, viewport=DESK)
+    assert page.locator(".highlight").count()
+    assert not violations(page, {"include": [[".highlight"]]})
+
+
+def test_these_checks_see_what_they_look_for(visit, tmp_path):
+    (tmp_path / "bad.html").write_text(
+        '<!doctype html><meta charset="utf-8"><p style="color:#aaa">pale</p><img src="none.png">'
+        '<article><div style="width:900px">wide</div></article><script>lacking()</script>'
+        '<span class="math">raw</span><script src="https://example.org/x.js"></script>',
+        encoding="utf-8",
+    )
+    page, complaints = visit(tmp_path / "bad.html", scheme="light", viewport=PHONE)
+    assert page.evaluate(BEYOND)
+    assert {"color-contrast", "document-title", "image-alt"} <= {
+        each.split(":")[0] for each in violations(page)
+    }
+    math = page.evaluate(MATH)
+    assert math["typeset"] != math["formulas"]
+    for part in ("lacking is not defined", "asks the network", "none.png"):
+        assert any(part in each for each in complaints), part
+
+
+def violations(page, where=TEXT):
+    """What breaks the rules of accessibility, with the first places."""
+    found = Axe().run(page, where, RULES).response["violations"]
+    return [
+        f"{each['id']}: {node['html'][:90]} ({node['any'][0]['message'] if node['any'] else ''})"
+        for each in found
+        for node in each["nodes"][:4]
+    ]
