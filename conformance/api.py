@@ -44,27 +44,28 @@ def check_attention(
         TargetError: where it accepts no storage type at all.
         ValueError: for a pattern or an expected failure that names no law.
     """
-    subject = Subject(implementation_of(attention, features, dtypes, device), device=device)
+    subject = subject_of(attention, features, dtypes, device)
     found = trials([Judgeable(kind=Judged.ATTENTION, subject=subject)], laws)
     known = dict(expected_failures or {})
     unknown_failures(known, found)
     return [judged_as_known(trial.run(Effort(effort)), known) for trial in found]
 
 
-def implementation_of(
+def subject_of(
     attention: Callable[..., Any] | Implementation,
     features: Iterable[Feature | str] | None,
     dtypes: Iterable[torch.dtype] | None,
     device: str,
-) -> Implementation:
-    """The declaration of a callable, or the one that is given."""
+) -> Subject:
+    """A callable, with what it seems to claim, or an implementation as it is declared."""
     if isinstance(attention, Implementation):
-        return attention
+        return Subject(attention, device=device)
     claims = Claims(
         features=None if features is None else frozenset(map(Feature, features)),
         dtypes=None if dtypes is None else tuple(dtypes),
     )
-    return declare(getattr(attention, "__name__", "attention"), attention, claims, device)
+    declared = declare(getattr(attention, "__name__", "attention"), attention, claims, device)
+    return Subject(declared, device=device, is_bare=features is None)
 
 
 def unknown_failures(known: Mapping[str, str], found: Iterable[Trial]) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 from hypothesis.errors import Flaky
 
 from attnspec.conformance import tally
+from attnspec.conformance.combination import refused_combination
 from attnspec.conformance.effort import BUDGETS, Effort
 from attnspec.conformance.explore import explore
 from attnspec.conformance.failure import describe
@@ -56,7 +57,11 @@ class _Trial:
             self.count.refused(str(refusal))
             self.lacks |= isinstance(refusal, tally.NotAvailable)
             return
-        except Exception:
+        except Exception as error:
+            told = refused_combination(self.subject, error)
+            if told is not None:
+                self.count.refused(told)
+                return
             self.failing = case
             raise
         self.count.examples += 1

@@ -143,8 +143,14 @@ def check(
         settings.write_text("[pytest]\n")
         found = Path(folder, "plan.json")
         found.write_text(json.dumps([each.to_data() for each in planned]), encoding="utf-8")
-        arguments += [f"--attnspec-plan={found}"]
-        status = pytest.main([*arguments, "-c", str(settings), f"--rootdir={folder}"])
+        arguments += [f"--attnspec-plan={found}", "-c", str(settings), f"--rootdir={folder}"]
+        # Nor are its plugins, which cost time at best.
+        with pytest.MonkeyPatch.context() as environment:
+            environment.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+            environment.delenv("PYTEST_PLUGINS", raising=False)
+            environment.delenv("PYTEST_ADDOPTS", raising=False)
+            environment.setenv("HYPOTHESIS_STORAGE_DIRECTORY", folder)
+            status = pytest.main(arguments)
     raise typer.Exit(status if status in (CONFORMING, BROKEN) else USAGE)
 
 
@@ -196,6 +202,8 @@ def _pytest_arguments(
     """What pytest is told about whom to judge."""
     arguments = ["--pyargs", "attnspec.conformance.test_conformance", "--import-mode=importlib"]
     arguments += ["--noconftest", "-p", "no:cacheprovider", "--no-header", "-q", "-rN"]
+    # nothing here asserts, and pytest would compile every module of ours anew
+    arguments += ["--assert=plain", "-p", "xdist.plugin", "-p", "attnspec.conformance.plugin"]
     arguments += ["--disable-warnings", "--attnspec-progress"]
     # Not loadgroup: where a worker died, its successor is never given anything to do.
     arguments += ["--dist=load", "--max-worker-restart=1000000"]

@@ -9,6 +9,7 @@ from rich.text import Text
 
 from attnspec.conformance.record import CONFORMING, Outcome, Record
 from attnspec.conformance.report_text import clean
+from attnspec.conformance.tally import TOGETHER
 
 SYMBOLS = {
     Outcome.PASSED: ("pass", "green"),
@@ -94,6 +95,7 @@ def asides(records: Sequence[Record]) -> list[str]:
     warned = [each for each in records if each.outcome is Outcome.QUALITY_WARNING]
     lines = [f"quality warning: {each.subject}, {each.law}: {each.reason}" for each in warned]
     lines += _undeclared(records)
+    lines += _refused(records)
     lines += _other_profiles(records)
     seeds: dict[int, dict[str, None]] = {}
     for each in records:
@@ -114,6 +116,18 @@ def _undeclared(records: Sequence[Record]) -> list[str]:
             line = f"undeclared: {each.subject} does not claim {features}, and yet: {told}"
             lines.setdefault((each.subject, features), f"{line} ({each.law})")
     return list(lines.values())
+
+
+def _refused(records: Sequence[Record]) -> list[str]:
+    """What bare callables refuse together, once for each subject and combination."""
+    found: dict[tuple[str, str], str] = {}
+    for each in records:
+        for reason in each.refused:
+            if reason.startswith(TOGETHER):
+                what = reason.partition(": ")[0]
+                line = f"not claimed: {each.subject}: {reason} (--features would claim it)"
+                found.setdefault((each.subject, what), line)
+    return list(found.values())
 
 
 def _other_profiles(records: Sequence[Record]) -> list[str]:

@@ -65,7 +65,8 @@ def _others(profile: Profile) -> Iterator[tuple[str, Profile]]:
     for name, answers in _ENUMERATED.items():
         for answer in answers:
             if answer is not getattr(profile, name):
-                yield f"{name}={answer}", replace(profile, **{name: answer})
+                changed: dict[str, Any] = {name: answer}
+                yield f"{name}={answer}", replace(profile, **changed)
     levels = list(RoundingLevel)
     for level in levels[levels.index(profile.rounding.level) + 1 :]:
         rounding = replace(profile.rounding, level=level)

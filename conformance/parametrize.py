@@ -8,11 +8,10 @@ from typing import Any
 import pytest
 import torch
 
-from attnspec.conformance.api import implementation_of, judged_as_known, unknown_failures
+from attnspec.conformance.api import judged_as_known, subject_of, unknown_failures
 from attnspec.conformance.effort import Effort
 from attnspec.conformance.law import Judged
 from attnspec.conformance.record import CONFORMING, Outcome, Record
-from attnspec.conformance.subject import Subject
 from attnspec.conformance.targets import Judgeable
 from attnspec.conformance.trials import Trial, trials
 from attnspec.spec import Feature, Implementation
@@ -81,11 +80,11 @@ def parametrize_with_laws(
     items = []
     names: Counter[str] = Counter()
     for attention in attentions:
-        implementation = implementation_of(attention, features, dtypes, device)
-        names[implementation.name] += 1
-        if (count := names[implementation.name]) > 1:
-            implementation = replace(implementation, name=f"{implementation.name}_{count}")
-        subject = Subject(implementation, device=device)
+        subject = subject_of(attention, features, dtypes, device)
+        names[subject.name] += 1
+        if (count := names[subject.name]) > 1:
+            name = f"{subject.name}_{count}"
+            subject.implementation = replace(subject.implementation, name=name)
         found = trials([Judgeable(kind=Judged.ATTENTION, subject=subject)], laws)
         unknown_failures(known, found)
         items += [

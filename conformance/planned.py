@@ -204,7 +204,10 @@ def look_up(question: dict[str, Any], tell: Tell) -> str:
 
 
 def _settled(asked: Planned, place: int, judged: Judgeable) -> Planned:
-    """What a subject is found to be; a bare callable need not be called again to find it out."""
+    """What a subject is found to be; a bare callable need not be called again to find it out.
+
+    Its features are not among what is settled: it matters whether somebody has said them.
+    """
     subject, words = judged.subject, asked.words
     implementation = getattr(subject, "implementation", None)
     if asked.is_strange and implementation is not None:
@@ -212,7 +215,6 @@ def _settled(asked: Planned, place: int, judged: Judgeable) -> Planned:
         if all(each in names for each in implementation.dtypes):
             words = replace(
                 words,
-                features=",".join(sorted(implementation.features)),
                 dtypes=",".join(names[each] for each in implementation.dtypes),
             )
     from attnspec.conformance.law import registered

@@ -66,6 +66,7 @@ class Subject:
             the reference judges has no limit, since it judges long calls by some of their rows.
         device: the device on which cases are drawn.
         importing: a line of code that makes the name `attention` known to a snippet.
+        is_bare: true where nobody has said what it claims, and its parameters were read.
         last_call: the call made last, which is the one that a failing law speaks of.
         resembled: the planted bugs that it was last found to look like.
         diagnoses: how often it was compared with the whole catalogue.
@@ -78,6 +79,7 @@ class Subject:
     largest: float = math.inf
     device: str = "cpu"
     importing: str = ""
+    is_bare: bool = False
     last_call: Call | None = field(default=None, init=False)
     last_grad: tuple[torch.Tensor, tuple[str, ...]] | None = field(default=None, init=False)
     resembled: tuple[Any, ...] = field(default=(), init=False)

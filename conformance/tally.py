@@ -6,6 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+TOGETHER = "it refuses together "
+"""How the reason begins for which a combination of arguments was not claimed."""
+
 
 class NotClaimed(Exception):
     """The subject does not claim what this case asks; the message says why."""

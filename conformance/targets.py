@@ -109,6 +109,7 @@ def resolve(target: str, *, claims: Claims = NOTHING_SAID, device: str = "cpu") 
             subject = _subject(claims.override(found), device, f"{spelled}.attention")
         elif callable(found):
             subject = _subject(declare(target, found, claims, device), device, spelled)
+            subject.is_bare = claims.features is None
         else:
             raise TargetError(f"{target}: neither a callable nor an Implementation, but {found!r}")
     except ValueError as error:
