@@ -10,7 +10,7 @@ from sphinx.application import Sphinx
 from attnspec import __version__
 from attnspec.spec import SPEC_VERSION
 
-sys.path.insert(0, str(Path(__file__).parent / "_ext"))
+sys.path[:0] = [str(Path(__file__).parent / each) for each in ("_ext", "examples")]
 
 project = "attnspec"
 author = "the attnspec authors"
@@ -19,13 +19,18 @@ release = f"{SPEC_VERSION} (package {__version__})"
 
 extensions = [
     "myst_parser",
+    "sphinx.ext.autodoc",
     "sphinx.ext.doctest",
     "sphinx.ext.mathjax",
+    "sphinx.ext.napoleon",
     "sphinx-mathjax-offline",
     "sphinx_copybutton",
     "matplotlib.sphinxext.plot_directive",
+    "api",
+    "command_line",
     "laws",
     "mutants",
+    "record_fields",
 ]
 exclude_patterns = ["_build", "results"]
 
@@ -34,6 +39,16 @@ myst_heading_anchors = 3
 # Clauses have third-level headings whether or not a chapter is divided into sections; in the built
 # page levels follow the nesting, and none is skipped.
 suppress_warnings = ["myst.header"]
+
+# Docstrings: names in single backticks are code; a signature is broken where it is long.
+default_role = "code"
+autodoc_member_order = "bysource"
+autodoc_typehints_format = "short"
+autodoc_preserve_defaults = True
+napoleon_custom_sections = ["Clauses", "Source"]
+maximum_signature_line_length = 80
+python_use_unqualified_type_names = True
+toc_object_entries = False
 
 plot_include_source = False
 plot_working_directory = str(Path(__file__).parent)
