@@ -27,8 +27,12 @@ extensions = [
     "sphinx_copybutton",
     "matplotlib.sphinxext.plot_directive",
     "api",
+    "behaviour",
     "command_line",
+    "evidence",
+    "highlighting",
     "laws",
+    "link_check",
     "mutants",
     "record_fields",
 ]
@@ -61,7 +65,7 @@ plot_apply_rcparams = True
 html_theme = "furo"
 html_title = f"attnspec {SPEC_VERSION}"
 html_static_path = ["_static"]
-html_css_files = ["attnspec.css"]
+html_css_files = ["attnspec.css", "evidence.css"]
 html_copy_source = False
 html_use_index = False
 html_theme_options = {"top_of_page_buttons": []}

@@ -41,7 +41,10 @@ def _planted() -> str:
     matrix = Matrix.read(STORED)
     mutants = planted()
     there = replace(matrix, found=tuple(each for each in matrix.found if each.mutant in mutants))
-    titles = {each.id: (each.title, each.source) for each in mutants.values()}
+    titles = {
+        each.id: (f"[{each.title}](#mutant-{each.id.lower()})", each.source)
+        for each in mutants.values()
+    }
     untried = sorted(mutants.keys() - {each.mutant for each in there.found})
     later = f"\n\nPlanted since, and not yet tried: {', '.join(untried)}." if untried else ""
     return catalogue(there, titles) + later
