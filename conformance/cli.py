@@ -120,7 +120,7 @@ def check(
         attnspec check my_kernels:flash_attention --features causal,gqa --dtypes float16,bfloat16
     """
     says = _Says(features=features, dtypes=dtypes, profile=tuple(profile or ()))
-    most = _most_memory(memory, workers, device)
+    most = most_memory(memory, workers, device)
     planned = _look_up(targets or [], says, device, laws or [], timeout, most)
     if weights is not None:
         _compare_checkpoint(weights, planned)
@@ -185,7 +185,23 @@ def _look_up(
         _refuse(str(error))
 
 
-def _most_memory(said: float | None, workers: int, device: str) -> int | None:
+def looked_up(
+    targets: list[str],
+    *,
+    features: str | None,
+    dtypes: str | None,
+    laws: list[str],
+    timeout: float,
+    memory: float | None,
+    workers: int,
+) -> "list[Planned]":
+    """Find targets for a CPU, each in a process of its own, or end the command with a word."""
+    says = _Says(features=features, dtypes=dtypes, profile=())
+    most = most_memory(memory, workers, "cpu")
+    return _look_up(targets, says, "cpu", laws, timeout, most)
+
+
+def most_memory(said: float | None, workers: int, device: str) -> int | None:
     """Bytes that a worker may hold, or `None` where it may hold all there are."""
     from attnspec.conformance.memory import GIBIBYTE, can_limit, fair
 

@@ -1,15 +1,13 @@
 """`attnspec check-gpt2`: a GPT-2 of anyone's, from a function that builds it."""
 
 import os
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from attnspec.conformance.cli_report import refuse
 from attnspec.conformance.effort import Effort
-
-USAGE = 2
 
 
 def check_gpt2(
@@ -35,11 +33,21 @@ def check_gpt2(
         os.cpu_count() or 1, 1
     ),
     stop: Annotated[bool, typer.Option("-x", help="Stop at the first failure.")] = False,
+    seed: Annotated[
+        int | None, typer.Option(min=0, help="Repeat the cases that another run drew afresh.")
+    ] = None,
     timeout: Annotated[float, typer.Option(min=1, help="Seconds for one law.")] = 300.0,
+    memory: Annotated[
+        float | None, typer.Option(min=0, help="GiB that a worker may hold; as of check.")
+    ] = None,
     report: Annotated[
         Path | None, typer.Option(help="Write one JSON record per law to this file.")
     ] = None,
-    html: Annotated[Path | None, typer.Option(help="Write the report as one page.")] = None,
+    html: Annotated[
+        Path | None, typer.Option(help="Write one page that needs nothing beside itself.")
+    ] = None,
+    markdown: Annotated[Path | None, typer.Option(help="Write Markdown to this file.")] = None,
+    junit: Annotated[Path | None, typer.Option(help="Write JUnit XML to this file.")] = None,
 ) -> None:
     """Try every law of GPT-2 on a model, and name the first stage that diverges.
 
@@ -49,23 +57,25 @@ def check_gpt2(
 
     For example, attnspec check-gpt2 my_gpt2.py:build -x
     """
-    from attnspec.conformance.claims import Claims
-    from attnspec.conformance.cli import check
+    from attnspec.conformance.cli import check, looked_up
     from attnspec.conformance.law import Judged
-    from attnspec.conformance.targets import TargetError, resolve
 
-    try:
-        claims = Claims.read(features, dtypes)
-        for target in targets:
-            kinds = {each.kind for each in resolve(target, claims=claims)}
-            if Judged.MODEL not in kinds:
-                raise TargetError(
-                    f"{target}: no GPT-2, which is built from two arguments, a configuration and "
-                    "a state dictionary"
-                )
-    except (TargetError, ValueError) as error:
-        print(f"attnspec: {error}", file=sys.stderr)
-        raise typer.Exit(USAGE) from None
+    found = looked_up(
+        targets,
+        features=features,
+        dtypes=dtypes,
+        laws=laws or [],
+        timeout=timeout,
+        memory=memory,
+        workers=workers,
+    )
+    for target in dict.fromkeys(targets):
+        mine = [each for each in found if each.target == target]
+        if not any(each.kind is Judged.MODEL or each.broken for each in mine):
+            refuse(
+                f"{target}: no GPT-2, which is built from two arguments, a configuration and "
+                "a state dictionary"
+            )
     check(
         targets=targets,
         features=features,
@@ -73,8 +83,12 @@ def check_gpt2(
         effort=effort,
         laws=laws,
         stop=stop,
+        seed=seed,
         timeout=timeout,
+        memory=memory,
         report=report,
         html=html,
+        markdown=markdown,
+        junit=junit,
         workers=workers,
     )

@@ -26,6 +26,14 @@ def probe(
     ] = None,
     device: Annotated[str, typer.Option(help="Where to run: cpu, cuda, cuda:1.")] = "cpu",
     timeout: Annotated[float, typer.Option(min=1, help="Seconds for one experiment.")] = 60.0,
+    memory: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            help="GiB that its process may hold; 0: all there are; by default 80 % of what is "
+            "free. Linux, and on a CPU alone.",
+        ),
+    ] = None,
 ) -> None:
     """Find out by experiment what an attention function does, and print how to declare it.
 
@@ -44,20 +52,24 @@ def probe(
     from rich.progress import Progress
 
     from attnspec.conformance.claims import Claims
-    from attnspec.conformance.probe_process import probe_apart
-    from attnspec.conformance.probe_target import chosen, target_of
+    from attnspec.conformance.cli import most_memory
+    from attnspec.conformance.probe_process import importing_apart, probe_apart
+    from attnspec.conformance.probe_target import chosen
     from attnspec.conformance.targets import TargetError
 
     try:
         Claims.read(dtypes=dtypes)
         questions = [each.question for each in chosen(features)]
-        found = target_of(target, device)
+        most = most_memory(memory, 1, device)
+        importing = importing_apart(target, device, timeout=timeout, memory=most)
     except (TargetError, ValueError) as error:
         refuse(str(error))
-    apart = probe_apart(target, questions, dtypes=dtypes, device=device, timeout=timeout)
+    apart = probe_apart(
+        target, questions, dtypes=dtypes, device=device, timeout=timeout, memory=most
+    )
     with Progress(console=Console(stderr=True), transient=True) as progress:
         findings = list(progress.track(apart, len(questions), description=f"probing {target}"))
-    _tell(findings, found.name, found.importing, device)
+    _tell(findings, target, importing, device)
 
 
 def _tell(findings: "list[Finding]", name: str, importing: str, device: str) -> None:

@@ -1,6 +1,7 @@
 """The probe in a process of its own: one that hangs or dies costs one experiment, and no more."""
 
 import functools
+import json
 import multiprocessing
 import os
 import sys
@@ -8,13 +9,17 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 
 from attnspec.conformance.claims import Claims
+from attnspec.conformance.isolation import Lost, Process, Tell
+from attnspec.conformance.memory import limit_memory
 from attnspec.conformance.probe import UNKNOWN, Finding, answer, experiments, rig_of
 from attnspec.conformance.probe_rig import Rig
 from attnspec.conformance.probe_target import target_of
+from attnspec.conformance.targets import TargetError
 
 ENDED = (BrokenProcessPool, EOFError, OSError)
 """What comes of a process that is no more."""
@@ -27,6 +32,7 @@ def probe_apart(
     dtypes: str | None = None,
     device: str = "cpu",
     timeout: float = 60.0,
+    memory: int | None = None,
 ) -> Iterator[Finding]:
     """Answer questions about a target in another process, which is replaced where it ends.
 
@@ -36,6 +42,7 @@ def probe_apart(
         dtypes: the storage types to try, as on the command line.
         device: where tensors are made.
         timeout: seconds for one experiment.
+        memory: bytes that the process may hold; `None` for as many as there are.
 
     Yields:
         One finding per question, in their order.
@@ -45,7 +52,7 @@ def probe_apart(
     context.set_forkserver_preload([__name__])
     waiting = list(questions)
     while waiting:
-        with _executor(context) as pool:
+        with _executor(context, memory) as pool:
             # our own imports are not on the target's time
             pool.submit(experiments).result()
             while waiting:
@@ -63,11 +70,43 @@ def probe_apart(
                     yield _lost(question, f"{type(error).__name__}: {error}")
 
 
+def importing_apart(target: str, device: str, *, timeout: float, memory: int | None) -> str:
+    """The code that makes the name `attention` known, found by importing it in another process.
+
+    Raises:
+        TargetError: where it cannot be found or imported, is no attention, hangs or dies.
+    """
+    process = Process(_found, memory)
+    try:
+        told = json.loads(process.ask({"target": target, "device": device}, timeout))
+    except Lost as lost:
+        raise TargetError(f"{target}: importing it failed: {lost}") from None
+    finally:
+        process.end()
+    if "refused" in told:
+        raise TargetError(told["refused"])
+    return str(told["importing"])
+
+
+def _found(question: dict[str, Any], tell: Tell) -> str:
+    """Answer what a target is, inside the process that imports it."""
+    target = question["target"]
+    try:
+        return json.dumps({"importing": target_of(target, question["device"]).importing})
+    except (TargetError, ValueError) as error:
+        return json.dumps({"refused": str(error)})
+    except BaseException as error:
+        told = f"{target}: importing it failed: {type(error).__name__}: {error}"
+        return json.dumps({"refused": told})
+
+
 @contextmanager
-def _executor(context: multiprocessing.context.ForkServerContext) -> Iterator[ProcessPoolExecutor]:
+def _executor(
+    context: multiprocessing.context.ForkServerContext, memory: int | None
+) -> Iterator[ProcessPoolExecutor]:
     """A pool of one process, which is gone afterwards whatever it is doing."""
     before = set(multiprocessing.active_children())
-    pool = ProcessPoolExecutor(1, mp_context=context, initializer=_begin)
+    pool = ProcessPoolExecutor(1, mp_context=context, initializer=_begin, initargs=(memory,))
     try:
         yield pool
     finally:
@@ -76,9 +115,10 @@ def _executor(context: multiprocessing.context.ForkServerContext) -> Iterator[Pr
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _begin() -> None:
-    """Be quiet, and use one thread."""
+def _begin(memory: int | None) -> None:
+    """Be quiet, use one thread, and hold no more than is allowed."""
     torch.set_num_threads(1)
+    limit_memory(memory)
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for stream in (sys.stdout, sys.stderr):
         stream.flush()

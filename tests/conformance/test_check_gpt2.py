@@ -200,3 +200,19 @@ def test_the_command_names_what_it_cannot_check(arguments, message):
     result = CliRunner().invoke(app, ["check-gpt2", *arguments])
     assert result.exit_code == 2
     assert message in result.output
+
+
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [
+        ("import os; os._exit(3)", "importing it failed: it ended its process, with exit status 3"),
+        ("while True: pass", "importing it failed: timed out after 2 s"),
+        ("import ctypes; ctypes.string_at(0)", "importing it failed: its process died by SIGSEGV"),
+    ],
+)
+def test_a_build_that_does_not_survive_its_import_is_refused_in_a_line(tmp_path, code, told):
+    path = tmp_path / "models_that_end.py"
+    path.write_text(code)
+    result = CliRunner().invoke(app, ["check-gpt2", f"{path}:build", "--timeout", "2"])
+    assert result.exit_code == 2
+    assert told in result.output

@@ -131,6 +131,43 @@ def test_what_cannot_be_probed_is_refused_in_a_line(arguments, told):
     assert "Traceback" not in given.output
 
 
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [
+        ("import os; os._exit(3)", "importing it failed: it ended its process, with exit status 3"),
+        ("raise SystemExit('bye')", "importing it failed: SystemExit: bye"),
+        ("while True: pass", "importing it failed: timed out after 2 s"),
+        ("import ctypes; ctypes.string_at(0)", "importing it failed: its process died by SIGSEGV"),
+    ],
+)
+def test_what_does_not_survive_its_import_is_refused_in_a_line(tmp_path, code, told):
+    path = tmp_path / "kernels_that_end.py"
+    path.write_text(code)
+    given = CliRunner().invoke(app, ["probe", f"{path}:attention", "--timeout", "2"])
+    assert given.exit_code == 2
+    assert told in given.output
+
+
+def test_memory_that_is_used_up_costs_one_experiment(tmp_path):
+    path = tmp_path / "kernels_that_eat.py"
+    path.write_text(EATS)
+    found = list(probe_apart(f"{path}:attention", ("causal", "softcap"), memory=2**30))
+    assert [each.question for each in found] == ["causal", "softcap"]
+    assert "memory" in str(found[0].evidence)
+    assert found[1].answer == "no"
+
+
+EATS = """
+import torch
+from torch.nn.functional import scaled_dot_product_attention
+
+def attention(query, key, value, is_causal=False):
+    if is_causal:
+        torch.ones(2**33).sum()
+    return scaled_dot_product_attention(query, key, value)
+"""
+
+
 def test_the_page_shows_what_the_probe_finds():
     page = (Path(__file__).parents[2] / "docs" / "probe.md").read_text()
     source = page.partition("```python\n")[2].partition("```")[0]
