@@ -67,6 +67,7 @@ html_title = f"attnspec {SPEC_VERSION}"
 html_static_path = ["_static"]
 html_css_files = ["attnspec.css", "evidence.css"]
 html_copy_source = False
+html_show_copyright = False
 html_use_index = False
 html_theme_options = {"top_of_page_buttons": []}
 

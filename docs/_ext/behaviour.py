@@ -50,18 +50,20 @@ def folded(identifier: str) -> Folded:
     told.append(f"planted bugs: {len(bugs)}")
     parts = [Summary("", " · ".join(told))]
     if found:
-        parts.append(table(["", "", ""], map(_row, found), "behaviour"))
+        parts.append(table(["", ""], map(_row, found), "behaviour"))
     for law in laws:
         parts.append(_bugs(law.name))
     return Folded("", *parts, classes=["behaviour"])
 
 
 def _row(each: Behaviour) -> list[list[nodes.Node]]:
-    names = joined(nodes.literal("", name) for name in each.subjects)
-    why: list[nodes.Node] = [nodes.Text(each.reason)] if each.reason else []
+    """The outcome, and who behaves so and why."""
+    who = joined(nodes.literal("", name) for name in each.subjects)
+    if each.reason:
+        who.append(nodes.Text(f": {each.reason}"))
     for address in each.links:
-        why += [nodes.Text(" "), link(address.rpartition("#")[2], "Finding")]
-    return [list(text(WORDS[each.outcome])), names, why]
+        who += [nodes.Text(". "), link(address.rpartition("#")[2], "Finding")]
+    return [list(text(WORDS[each.outcome])), who]
 
 
 def _bugs(law: str) -> nodes.paragraph:

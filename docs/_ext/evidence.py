@@ -13,6 +13,7 @@ from sphinx.util.typing import ExtensionMetadata
 from attnspec.conformance.law import Judged, registered
 from attnspec.conformance.record import Outcome, Record
 from attnspec.conformance.report_view import facts, figures, totals
+from attnspec.conformance.targets import every_name
 from attnspec.spec import clauses
 
 _TITLES = {
@@ -21,6 +22,9 @@ _TITLES = {
     Judged.TOKENIZER: "Tokenizers",
     Judged.SAMPLER: "Samplers",
 }
+
+_UNTOLD = ("seed", "took", "ended")
+"""What of a run says nothing about what it found: all of them are whole."""
 
 
 class Evidence(SphinxDirective):
@@ -62,7 +66,7 @@ def _runs() -> list[nodes.Node]:
     rows = []
     for report in reports():
         if report.run is not None:
-            told = (f"{name} {value}" for name, value in facts(report.run) if name != "seed")
+            told = (f"{name} {value}" for name, value in facts(report.run) if name not in _UNTOLD)
             rows.append(nodes.paragraph("", " · ".join(told)))
     return rows
 
@@ -80,7 +84,8 @@ def _totals() -> list[nodes.Node]:
     heads = ["implementation", *(WORDS[each] for each in shown), "cases", "worst of bound"]
     rows: list[list[Cell]] = []
     absent: dict[str, list[str]] = {}
-    for total in totals(found):
+    order = every_name()
+    for total in sorted(totals(found), key=lambda each: order.index(each.subject)):
         if total.absent:
             absent.setdefault(total.absent, []).append(total.subject)
             continue
@@ -103,7 +108,7 @@ def _totals() -> list[nodes.Node]:
 
 def _by_clause(found: Sequence[Record]) -> nodes.table:
     """A row for each clause, a sign for each implementation."""
-    names = subjects(found)
+    names = sorted(subjects(found), key=every_name().index)
     rows: list[list[Cell]] = []
     for each in clauses().values():
         told = behaviours(each.id, found)
