@@ -18,7 +18,7 @@ def describe(law: Law, subject: Any, case: Any, error: BaseException) -> dict[st
         The fields `reason`, `message`, `case`, `snippet`, `mismatch` and `picture` of a record.
     """
     reason = _reason(error)
-    code = _snippet(subject, error)
+    code = _snippet(subject, case, error)
     lines = [*_clauses(law), "", f"Law      {law.name}: {law.sentence.partition(': ')[2]}"]
     lines += [f"Subject  {subject.name}", f"Case     {case}"]
     mismatch = error.mismatch if isinstance(error, Violation) else None
@@ -76,8 +76,8 @@ def _picture(subject: Any, mismatch: Mismatch | None) -> dict[str, Any] | None:
     )
 
 
-def _snippet(subject: Any, error: BaseException) -> str:
+def _snippet(subject: Any, case: Any, error: BaseException) -> str:
     if not isinstance(subject, Subject) or subject.last_call is None:
         return ""
     mismatch = error.mismatch if isinstance(error, Violation) else None
-    return snippet(subject, subject.last_call, mismatch)
+    return snippet(subject, subject.last_call, mismatch, case)

@@ -44,13 +44,14 @@ def contents(case: Case) -> Tensors:
     return _FAMILIES[case.values](case, query, key, value)
 
 
-def _level(case: Case, score: float) -> float:
+def level(case: Case, score: float) -> float:
     """The a for which q = a·1 and k = a·1 give this score; 0 where no input can (scale 0)."""
     scale = case.d_head**-0.5 if case.scale is None and case.d_head else case.scale or 0.0
     return min(math.sqrt(abs(score / (scale * case.d_head))), 64.0) if scale * case.d_head else 0.0
 
 
-def _sign(case: Case) -> float:
+def sign(case: Case) -> float:
+    """That of the scale, where it is given."""
     return -1.0 if case.scale is not None and case.scale < 0 else 1.0
 
 
@@ -62,13 +63,19 @@ def _peaked(case: Case, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Te
     return 4 * q, k, v
 
 
+def spread(case: Case, score: float) -> tuple[tuple[float, float], tuple[float, float]]:
+    """The middle of the queries, and how far they lie around it, for a score; likewise of keys."""
+    high = level(case, score)
+    noise = 2 / max(high * math.sqrt(max(case.d_head, 1)), 1.0)
+    return (high, noise), (sign(case) * math.copysign(high, score), noise)
+
+
 def _shifted(
     case: Case, score: float, q: torch.Tensor, k: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Queries and keys whose scores lie about `score`, with a spread of a few units."""
-    level = _level(case, score)
-    noise = 2 / max(level * math.sqrt(max(case.d_head, 1)), 1.0)
-    return level + noise * q, _sign(case) * math.copysign(level, score) + noise * k
+    (of_query, noise), (of_key, _) = spread(case, score)
+    return of_query + noise * q, of_key + noise * k
 
 
 def _negative(case: Case, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Tensors:
@@ -76,9 +83,9 @@ def _negative(case: Case, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> 
 
 
 def _growing(case: Case, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Tensors:
-    level = _level(case, 40.0)
+    high = level(case, 40.0)
     ramp = torch.linspace(0, 1, case.keys, dtype=torch.float64)[:, None] if case.keys else 0.0
-    return level + 0.1 * q, _sign(case) * level * ramp + 0.1 * k, v
+    return high + 0.1 * q, sign(case) * high * ramp + 0.1 * k, v
 
 
 def _offset(case: Case, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Tensors:

@@ -12,9 +12,10 @@ from attnspec.conformance.law import registered
 from attnspec.conformance.mutants.registry import planted
 from attnspec.conformance.snippet import snippet
 from attnspec.conformance.subject import Subject
+from attnspec.conformance.values import normal
 from attnspec.conformance.violation import Violation
 from attnspec.implementations import load
-from attnspec.spec import Case, Feature, Layout, Layouts, Mask, MaskKind
+from attnspec.spec import Case, Feature, Layout, Layouts, Mask, MaskKind, Values
 
 CASE = Case(heads=2, kv_heads=1, queries=2, keys=3, d_head=2, d_value=2, dtype=torch.float16)
 FULL = CASE.but(
@@ -80,9 +81,63 @@ def case_dtype(call):
     return call.value.dtype
 
 
-def test_a_long_call_has_no_snippet():
+LONG = Case(batch=2, heads=4, kv_heads=2, queries=33, keys=65, d_head=8, d_value=8)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        *(LONG.but(values=each, dtype=torch.float32) for each in Values),
+        LONG.but(values=Values.OFFSET, seed=3, scale=-0.3),
+        LONG.but(values=Values.GROWING, dtype=torch.bfloat16, is_causal=True),
+        LONG.but(dtype=torch.float16, mask=Mask(), sinks=True, alibi=True),
+        *(LONG.but(layouts=Layouts(query=each, key=each, value=each)) for each in Layout),
+    ],
+    ids=str,
+)
+def test_a_long_call_is_drawn_again_with_torch_alone(case):
     subject = Subject(load("eager"))
-    assert snippet(subject, subject.draw(CASE.but(keys=129, d_head=8)), None) == ""
+    call = subject.draw(case)
+    code = snippet(subject, call, None, case)
+    assert len(code.splitlines()) <= 15
+    assert max(map(len, code.splitlines())) < 6000
+    assert "attnspec" not in code.replace(subject.importing, "")
+    names, _ = run(code)
+    for name, tensor in call.tensors.items():
+        assert torch.equal(names[name], tensor)
+        assert names[name].stride() == tensor.stride()
+        assert names[name].dtype == tensor.dtype
+    assert torch.equal(subject.run(call), names["out"])
+
+
+def test_what_a_law_has_changed_in_a_long_call_is_changed_again():
+    subject = Subject(load("eager"))
+    call = subject.draw(LONG)
+    key = call.key.clone()
+    key[0, 1, 3] = torch.nan
+    key[1, 0, 7, 2] = -0.0
+    names, _ = run(snippet(subject, call.but(key=key), None, LONG))
+    assert torch.equal(names["key"].isnan(), key.isnan())
+    assert torch.equal(names["key"].nan_to_num(9), key.nan_to_num(9))
+    assert torch.equal(names["key"].signbit(), key.signbit())
+
+
+def test_a_long_backward_pass_is_repeated():
+    subject = Subject(load("eager"))
+    call = subject.draw(LONG)
+    grad_out = normal(LONG, "grad_out", 2, 4, 33, 8)
+    _, gradients = subject.differentiate(call, grad_out)
+    names, _ = run(snippet(subject, call, None, LONG))
+    for expected, got in zip(gradients.values(), names["gradients"], strict=True):
+        assert torch.equal(expected, got)
+
+
+def test_what_nobody_has_drawn_and_is_too_long_to_be_packed_has_no_snippet():
+    subject = Subject(load("eager"))
+    call = subject.draw(LONG)
+    call = call.but(key=torch.rand_like(call.key))
+    assert snippet(subject, call, None, LONG) == ""
+    assert snippet(subject, call, None) == ""
 
 
 def test_the_snippet_of_a_broken_law_shows_the_number_that_was_reported():
