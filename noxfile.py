@@ -145,6 +145,7 @@ def evidence(session: nox.Session) -> None:
     told = ["--report", str(made), *session.posargs]
     session.run("attnspec", "check", *told, success_codes=[0, 1])
     session.run("python", "-m", "attnspec.conformance.evidence", str(made), str(DOCS / "results"))
+    session.run("python", str(DOCS / "readme.py"))
 
 
 @nox.session(default=False)

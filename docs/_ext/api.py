@@ -110,7 +110,7 @@ def _fields(record: type, told: dict[str, str]) -> list[str]:
 
 def _default(value: ast.expr | None) -> str:
     """A default as it is written; of a factory, what it makes."""
-    if isinstance(value, ast.Call) and ast.unparse(value.func) == "field":
+    if isinstance(value, ast.Call) and ast.unparse(value.func).endswith("field"):
         given = {each.arg: each.value for each in value.keywords}
         if "default_factory" in given:
             return f"{ast.unparse(given['default_factory'])}()"
