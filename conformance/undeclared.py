@@ -42,7 +42,12 @@ def undeclared(
         missing = _missing(law, case, implementation.features)
         if not missing or missing & NEVER:
             continue
-        wider = replace(implementation, features=implementation.features | missing)
+        accepted: list[str] = []
+        wider = replace(
+            implementation,
+            features=implementation.features | missing,
+            attention=_listening(implementation.attention, missing, accepted),
+        )
         widened = replace(subject, implementation=wider)
         if widened.refuses(case) is not None:
             continue
@@ -55,6 +60,8 @@ def undeclared(
         except QualityWarning:
             pass
         except Violation as error:
+            if not accepted:
+                continue  # wrong before it was asked for
             return replace(record, undeclared=f"{names}: accepted, and wrong: {error}")
         except (Raised, tally.NotClaimed):
             pass
@@ -62,6 +69,34 @@ def undeclared(
         if tried == TRIED:
             break
     return record
+
+
+_ARGUMENTS = {
+    Feature.MASK: "attn_mask",
+    Feature.CAUSAL: "is_causal",
+    Feature.GQA: "enable_gqa",
+    Feature.WINDOW: "window",
+    Feature.SOFTCAP: "softcap",
+    Feature.SINKS: "sinks",
+    Feature.ALIBI: "alibi_slopes",
+    Feature.LSE: "return_lse",
+    Feature.DROPOUT: "dropout_p",
+}
+"""What asks for a feature."""
+
+
+def _listening(
+    attention: Callable[..., Any], missing: frozenset[Feature], accepted: list[str]
+) -> Callable[..., Any]:
+    """The attention, and a list of those arguments that it did not refuse."""
+    names = {_ARGUMENTS[each] for each in missing}
+
+    def listening(*given: Any, **options: Any) -> Any:
+        out = attention(*given, **options)
+        accepted.extend(names & options.keys())
+        return out
+
+    return listening
 
 
 def _missing(law: Law, case: Any, claimed: frozenset[Feature]) -> frozenset[Feature]:

@@ -4,9 +4,10 @@ import math
 
 import torch
 
+from attnspec.conformance import tally
 from attnspec.conformance.compare import check_equal
 from attnspec.conformance.law import Judged, law
-from attnspec.conformance.laws.attention_sides import POSITIVE, check_sides, grid
+from attnspec.conformance.laws.attention_sides import POSITIVE, check_sides, grid, judged
 from attnspec.conformance.strategies import cases, every
 from attnspec.conformance.subject import Subject
 from attnspec.spec import Case, Mask, MaskKind, MaskPattern, MaskShape, Values
@@ -69,6 +70,9 @@ def law_scale_multiplies_the_scores(subject: Subject, case: Case) -> None:
 def law_default_scale(subject: Subject, case: Case) -> None:
     """ATT-11: without a scale the result is that of 1 / sqrt(d_head), whatever d_value is."""
     call = subject.draw(case, scale=None)
+    if subject.refuses(case.but(scale=1.0)) is not None:
+        judged(subject, call, "the default scale is not 1 / sqrt(d_head)")
+        return
     given = call.but(scale=1 / math.sqrt(case.d_head))
     check_sides(subject, call, given, "the default scale is not 1 / sqrt(d_head)")
 
@@ -133,6 +137,9 @@ def law_queries_and_scale_trade_powers_of_four(subject: Subject, case: Case) -> 
     the normal numbers, which small integers make sure of, the results are equal bit by bit,
     for an implementation that is deterministic at all.
     """
+    reason = subject.refuses(case.but(scale=1.0))
+    if reason is not None:
+        raise tally.NotClaimed(reason)
     call = subject.draw(case)
     integers = case.values is Values.INTEGERS
     call = call.but(

@@ -59,7 +59,9 @@ def law_one_changed_argument_is_noticed(subject: Subject, case: Case) -> None:
 def _changes(subject: Subject, case: Case, call: Call) -> dict[str, Call]:
     """The call with one argument changed, by what has changed."""
     scale = 0.25 if case.scale is None else case.scale / 2
-    changes = {"scale": call.but(scale=scale)}
+    changes = {}
+    if subject.refuses(case.but(scale=scale)) is None:
+        changes["scale"] = call.but(scale=scale)
     if call.attn_mask is not None:
         changes["the mask's contents"] = call.but(attn_mask=call.attn_mask.flip(-1))
         if subject.refuses(case.but(mask=None)) is None:

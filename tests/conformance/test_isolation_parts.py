@@ -114,6 +114,17 @@ def test_a_feature_that_is_refused_or_right_is_not_reported():
     assert not tried(load("eager").attention, window_law()).undeclared
 
 
+def test_what_is_wrong_before_a_feature_is_asked_for_is_not_blamed_on_the_feature():
+    def strict(query, key, value, is_causal=False, scale=None):
+        hidden = torch.ones(query.shape[2], key.shape[2], dtype=torch.bool).triu(0)
+        mask = ~hidden if is_causal else None
+        return SDPA(query, key, value, mask, scale=scale)
+
+    record = tried(strict, "the-causal-flag-equals-its-triangle", features="causal")
+    assert record.outcome is Outcome.NOT_CLAIMED
+    assert not record.undeclared
+
+
 def test_what_only_an_extra_would_take_is_not_tried():
     asked = []
 
