@@ -33,11 +33,6 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-app.command()(generate)
-app.command()(mutants)
-app.command()(check_gpt2)
-app.command()(probe)
-app.command()(report)
 
 
 def _version(asked: bool) -> None:
@@ -58,7 +53,6 @@ def _main(
     pass
 
 
-@app.command()
 def check(
     targets: Annotated[
         list[str] | None,
@@ -254,9 +248,11 @@ def _refuse(message: str) -> NoReturn:
     raise typer.Exit(USAGE)
 
 
-@app.command("list")
 def list_everything() -> None:
-    """List the implementations, and the laws with the clauses that they enforce."""
+    """List the implementations, and the laws with the clauses that they enforce.
+
+    For example, attnspec list
+    """
     import attnspec.conformance.laws  # noqa: F401  (registers them)
     from attnspec.conformance.law import registered
     from attnspec.conformance.targets import every_name
@@ -269,9 +265,11 @@ def list_everything() -> None:
         typer.echo(f"  {', '.join(law.clauses):<16} {law.name}")
 
 
-@app.command()
 def explain(identifier: Annotated[str, typer.Argument(help="A clause, such as ATT-2.")]) -> None:
-    """Print a clause of the specification."""
+    """Print a clause of the specification.
+
+    For example, attnspec explain ATT-2
+    """
     from attnspec.spec import clause
 
     try:
@@ -281,6 +279,19 @@ def explain(identifier: Annotated[str, typer.Argument(help="A clause, such as AT
     else:
         where = f"chapter {found.chapter}, since {found.since}"
         typer.echo(f"{found.id} {found.title} ({where})\n\n{found.text}")
+
+
+# the order of the help, each in words that fit a line
+app.command(short_help="Try every law on an attention.")(check)
+app.command(short_help="Try every law on a GPT-2, and name where it diverges.")(check_gpt2)
+app.command(short_help="Find out what an attention does, and how to declare it.")(probe)
+app.command(short_help="Show a report again, or compare several.")(report)
+app.command("list", short_help="List implementations, and laws with their clauses.")(
+    list_everything
+)
+app.command(short_help="Print a clause of the specification.")(explain)
+app.command(short_help="Try the laws on planted bugs.")(mutants)
+app.command(short_help="Continue a text with a GPT-2 checkpoint.")(generate)
 
 
 if __name__ == "__main__":

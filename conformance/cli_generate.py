@@ -57,7 +57,10 @@ def generate(
     revision: Annotated[str | None, typer.Option(help="Of the hub's repository.")] = None,
     dtype: Annotated[Precision, typer.Option(help="What to compute in.")] = Precision.FLOAT64,
 ) -> None:
-    """Continue a text with a GPT-2 checkpoint, as it comes. Ends at <|endoftext|>."""
+    """Continue a text with a GPT-2 checkpoint, as it comes. Ends at <|endoftext|>.
+
+    For example, attnspec generate "Paris is" --weights gpt2 --max-new-tokens 30 --greedy
+    """
     try:
         import torch
 

@@ -10,7 +10,13 @@ from attnspec.conformance.check import deviations
 from attnspec.conformance.claims import DTYPES, Claims
 from attnspec.conformance.isolation import Lost, Process, Tell
 from attnspec.conformance.law import Judged, Law
-from attnspec.conformance.targets import BrokenTarget, Judgeable, TargetError, resolve
+from attnspec.conformance.targets import (
+    BrokenTarget,
+    Judgeable,
+    TargetError,
+    demand_device,
+    resolve,
+)
 from attnspec.conformance.trials import chosen
 
 PATIENCE = 120.0
@@ -191,6 +197,8 @@ def look_up(question: dict[str, Any], tell: Tell) -> str:
     """Answer what a target stands for, inside the process that imports it."""
     asked = Planned.from_data(question["planned"])
     try:
+        if asked.is_strange:
+            demand_device(asked.device)
         judged = resolve(asked.target, claims=asked.words.claims(), device=asked.device)
     except BrokenTarget as error:
         return json.dumps({"broken": str(error)})

@@ -7,7 +7,7 @@ from typing import Any
 from attnspec.conformance.claims import DTYPES, Claims
 from attnspec.conformance.law import Judged
 from attnspec.conformance.probe import Experiment, experiments
-from attnspec.conformance.targets import TargetError, resolve
+from attnspec.conformance.targets import TargetError, demand_device, resolve
 from attnspec.spec import Feature
 
 
@@ -32,6 +32,7 @@ def target_of(name: str, device: str) -> Target:
     Raises:
         TargetError: where it cannot be found, or is no attention.
     """
+    demand_device(device)
     # with storage types given, a bare callable is not called to find them out
     claims = Claims(dtypes=tuple(DTYPES.values())) if ":" in name else Claims()
     for judged in resolve(name, claims=claims, device=device):

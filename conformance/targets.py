@@ -1,10 +1,11 @@
 """Targets: from a name on the command line to the subjects that it stands for."""
 
+import difflib
 import importlib
 import importlib.util
 import inspect
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -96,7 +97,9 @@ def resolve(target: str, *, claims: Claims = NOTHING_SAID, device: str = "cpu") 
     try:
         found = getattr(module, attribute)
     except AttributeError:
-        raise TargetError(f"{target}: {module_name} has no attribute {attribute!r}") from None
+        near = alike(attribute, vars(module))
+        told = f"{target}: {module_name} has no attribute {attribute!r}{near}"
+        raise TargetError(told) from None
     if isinstance(found, ModelImplementation) or (callable(found) and is_build(found)):
         return [_model(target, found, claims)]
     if isinstance(found, TokenizerImplementation):
@@ -150,6 +153,20 @@ def declare(
         supports=everything if _takes_scale(attention) else _default_scale_only,
     )
     return claims.override(suggested)
+
+
+def demand_device(device: str) -> None:
+    """Go on where there is such a device.
+
+    Raises:
+        TargetError: where there is none here, or nowhere.
+    """
+    try:
+        kind = torch.device(device).type
+    except RuntimeError:
+        raise TargetError(f"no device {device!r}; give cpu, cuda or cuda:1") from None
+    if kind == "cuda" and not torch.cuda.is_available():
+        raise TargetError(f"{device}: there is no CUDA device here")
 
 
 def _takes_scale(attention: Callable[..., Any]) -> bool:
@@ -220,11 +237,19 @@ def _registered(name: str, device: str) -> list[Judgeable]:
     for entry in entry_points(group=ENTRY_POINTS, name=name):
         found += resolve(entry.value, device=device)
     if not found:
+        if name.endswith(".py"):
+            raise TargetError(f"{name}: which function of it? Give {name}:attribute")
         raise TargetError(
-            f"{name}: no implementation of this name; give module:attribute, file.py:attribute, "
-            f"or one of {', '.join(every_name())}"
+            f"{name}: no implementation of this name{alike(name, every_name())}; "
+            f"give module:attribute, file.py:attribute, or one of {', '.join(every_name())}"
         )
     return found
+
+
+def alike(word: str, words: Iterable[str]) -> str:
+    """A question after a word that was not found, or nothing."""
+    near = difflib.get_close_matches(word, [each for each in words if not each.startswith("_")], 1)
+    return f" (did you mean {near[0]!r}?)" if near else ""
 
 
 def _reference(device: str) -> list[Judgeable]:

@@ -11,7 +11,7 @@ from attnspec.conformance.law import Law, registered
 from attnspec.conformance.other_profiles import holds_under, sentence
 from attnspec.conformance.process import restored
 from attnspec.conformance.record import Outcome, Record
-from attnspec.conformance.targets import Judgeable
+from attnspec.conformance.targets import Judgeable, alike
 from attnspec.conformance.undeclared import undeclared
 from attnspec.spec import Deviation
 
@@ -110,7 +110,8 @@ def chosen(patterns: Sequence[str]) -> list[Law]:
     laws = registered()
     for pattern in patterns:
         if not any(_matches(law, pattern) for law in laws.values()):
-            raise ValueError(f"no law or clause matches {pattern!r}")
+            names = {name for law in laws.values() for name in _names(law)}
+            raise ValueError(f"no law or clause matches {pattern!r}{alike(pattern, sorted(names))}")
     return [
         law
         for law in laws.values()
@@ -119,5 +120,8 @@ def chosen(patterns: Sequence[str]) -> list[Law]:
 
 
 def _matches(law: Law, pattern: str) -> bool:
-    names = [law.name, *law.clauses, *(each.partition("-")[0] for each in law.clauses)]
-    return any(fnmatch.fnmatchcase(name.lower(), pattern.lower()) for name in names)
+    return any(fnmatch.fnmatchcase(name.lower(), pattern.lower()) for name in _names(law))
+
+
+def _names(law: Law) -> list[str]:
+    return [law.name, *law.clauses, *(each.partition("-")[0] for each in law.clauses)]

@@ -124,6 +124,25 @@ def test_what_cannot_be_understood_is_one_error_that_names_it(arguments, told):
     assert done.exception is None or isinstance(done.exception, SystemExit)
 
 
+def test_the_help_begins_with_what_is_for_everybody_and_teaches_by_example():
+    told = CliRunner().invoke(app, ["--help"]).output
+    listed = [line.split()[0] for line in told.partition("Commands:")[2].splitlines() if line]
+    assert listed[:3] == ["check", "check-gpt2", "probe"]
+    assert "…" not in told
+    assert "..." not in told.partition("Commands:")[2]
+    for command in listed:
+        words = " ".join(CliRunner().invoke(app, [command, "--help"]).output.split())
+        assert f"For example, attnspec {command}" in words, command
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_is_there_for_every_shell(shell, monkeypatch):
+    monkeypatch.setenv("_ATTNSPEC_COMPLETE", f"source_{shell}")
+    told = CliRunner().invoke(app, [], prog_name="attnspec")
+    assert told.exit_code == 0
+    assert "_ATTNSPEC_COMPLETE" in told.output or "complete" in told.output
+
+
 def test_a_clause_can_be_read_and_everything_listed():
     told = CliRunner().invoke(app, ["explain", "att-2"]).output
     assert told.startswith("ATT-2 Weights sum to one (chapter attention, since 0.1.0)\n")

@@ -8,8 +8,10 @@ import torch
 from attnspec.conformance.api import check_attention
 from attnspec.conformance.claims import Claims
 from attnspec.conformance.law import Judged
+from attnspec.conformance.planned import Words, plan
 from attnspec.conformance.record import Outcome
 from attnspec.conformance.targets import TargetError, declare, every_name, resolve
+from attnspec.conformance.trials import chosen
 from attnspec.spec import Case, EmptyRow, Feature, RoundingLevel
 
 
@@ -120,3 +122,19 @@ def test_no_law_needs_a_function_to_take_a_scale():
     outcomes = {each.law: each.outcome for each in records}
     assert outcomes.pop("queries-and-scale-trade-powers-of-four") is Outcome.NOT_CLAIMED
     assert set(outcomes.values()) == {Outcome.PASSED}
+
+
+@pytest.mark.parametrize(
+    ("target", "device", "told"),
+    [
+        ("eagr", "cpu", "did you mean 'eager'?"),
+        ("kernels.py", "cpu", "Give kernels.py:attribute"),
+        ("torch.nn.functional:scaled_dot_product_atention", "cpu", "did you mean 'scaled_dot_prod"),
+        ("torch.nn.functional:scaled_dot_product_attention", "gpu", "no device 'gpu'; give cpu"),
+    ],
+)
+def test_a_slip_of_the_pen_is_answered_with_what_was_meant(target, device, told):
+    with pytest.raises(TargetError, match=re.escape(told)):
+        plan([target], Words(), device, limit=60.0, memory=None)
+    with pytest.raises(ValueError, match=re.escape("'MKS' (did you mean 'MSK'?)")):
+        chosen(["MKS"])
