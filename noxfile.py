@@ -146,7 +146,6 @@ def evidence(session: nox.Session) -> None:
     session.run("attnspec", "check", *told, success_codes=[0, 1])
     session.run("python", "-m", "attnspec.conformance.evidence", str(made), str(DOCS / "results"))
     session.run("python", str(DOCS / "readme.py"))
-    session.run("python", str(DOCS / "readme.py"))
 
 
 @nox.session(default=False)
