@@ -1,6 +1,6 @@
 """torch's attention kernels for CPUs: what they refuse, how they round, what they get wrong.
 
-Everything here was found by experiment with torch 2.13.0.
+Everything here was found by experiment with torch 2.13.0, and tried with 2.11.0.
 """
 
 import torch
@@ -26,6 +26,9 @@ NO_KEYS_LAW = "no-keys-give-zeros-whatever-the-queries"
 MASK_DTYPE_LAW = "a-float-mask-of-another-dtype-is-read-or-refused"
 """The laws that find the known mistakes."""
 
+ANSWERS_EARLY = torch.__version__ >= "2.12"
+"""Calls in which something is empty are answered before a kernel is chosen; 2.11.0 did not."""
+
 BLOCK_OF_KEYS = 512
 """Keys that the flash kernel takes at once."""
 
@@ -35,7 +38,7 @@ def flash_refuses(case: Case) -> str | None:
     if case.dropout_p > 0:
         return "the flash kernel has no dropout"
     if min(case.batch, case.heads, case.queries, case.keys) == 0:
-        return None  # answered before a kernel is chosen
+        return None if ANSWERS_EARLY else "the flash kernel needs a number to work on"
     if case.mask_gradient:
         return "the flash kernel has no gradient of a mask"
     if case.d_head != case.d_value:
@@ -126,13 +129,15 @@ SUMMED = Deviation(
     law=NO_KEYS_LAW,
     reason=(
         "without keys the output is zero times the sum of all queries, so that one NaN, or a sum "
-        "that overflows, makes every row of every batch element NaN (seen in torch 2.13.0 on a CPU)"
+        "that overflows, makes every row of every batch element NaN (seen in torch 2.12.1 and "
+        "2.13.0 on a CPU)"
     ),
     link="docs/findings.md#no-keys",
     applies=sums_queries,
     example=SQUARE.but(keys=0),
 )
 """A mistake made before a kernel is chosen."""
+BEFORE_KERNELS = (SUMMED,) if ANSWERS_EARLY else ()
 
 NO_PROBABILITY = Deviation(
     law=PROBABILITY_LAW,
@@ -147,7 +152,7 @@ NO_PROBABILITY = Deviation(
 """The math kernel compares the probability with zero, and goes on without dropout."""
 
 DEVIATIONS = (
-    SUMMED,
+    *BEFORE_KERNELS,
     Deviation(
         law=NEGATIVE_SCALE_LAW,
         reason="is_causal with scale <= 0 gives NaN (seen in torch 2.13.0 on a CPU)",

@@ -7,7 +7,7 @@ from jaxtyping import Bool, Float
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
-from attnspec.implementations.cpu_kernels import NO_PROBABILITY, SUMMED
+from attnspec.implementations.cpu_kernels import BEFORE_KERNELS, NO_PROBABILITY
 from attnspec.spec import Attention, Case, Extra, Feature, Implementation, MaskedNonfinite, Profile
 
 
@@ -46,5 +46,5 @@ IMPLEMENTATION = Implementation(
     supports=supports,
     # 0 · NaN: a weight of zero does not keep out what stands in a value.
     profile=Profile(masked_nonfinite=MaskedNonfinite.PROPAGATES),
-    deviations=(SUMMED, NO_PROBABILITY),
+    deviations=(*BEFORE_KERNELS, NO_PROBABILITY),
 )
