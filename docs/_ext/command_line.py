@@ -22,6 +22,8 @@ def markdown() -> str:
     # typer's own options are of no interest, and the commands are sections of this page
     text = re.sub(r"^\* `--(install|show)-completion`.*\n", "", text, flags=re.M)
     text = re.sub(r"^\* `--help`: .*\n", "", text, flags=re.M)
+    # what is counted where the pages are built says nothing of the reader's machine
+    text = re.sub(r"(--workers .*\[default: )\d+", r"\1as many as there are cores", text)
     return re.sub(r"^\* `([a-z][a-z0-9-]*)`: ", r"* [`\1`](#attnspec-\1): ", text, flags=re.M)
 
 

@@ -146,3 +146,4 @@ def test_every_command_and_option_is_on_the_page():
                 assert option in section or option == "--help", (name, option)
         assert f"[`{name}`](#attnspec-{name})" in text
     assert "completion" not in text
+    assert not re.search(r"--workers.*default: \d", text)
