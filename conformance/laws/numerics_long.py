@@ -22,6 +22,8 @@ SEQUENCE = Case(
 )
 PEAKED = SEQUENCE.but(values=Values.PEAKED)
 FEW = PEAKED.but(queries=2, keys=70_000, d_head=8, d_value=8, is_causal=False)
+UNEVEN = PEAKED.but(queries=17, keys=2101, is_causal=False)
+ACROSS = PEAKED.but(queries=1100, keys=1099, is_causal=False)
 LONG = PEAKED.but(queries=131_072, keys=131_072, d_head=64, d_value=64)
 
 TRIED = 4096
@@ -51,6 +53,11 @@ def sampled(case: Case) -> torch.Tensor:
     pinned=(
         SEQUENCE,
         PEAKED.but(dtype=BF16, seed=1),
+        UNEVEN,
+        UNEVEN.but(queries=523, keys=613, dtype=BF16, seed=2),
+        ACROSS.but(window=(37, 5)),
+        ACROSS.but(window=(300, 0), is_causal=True, seed=1),
+        ACROSS.but(softcap=3.0, alibi=True, sinks=True),
         FEW,
         FEW.but(dtype=F16, heads=2, kv_heads=2, layouts=Layouts(key=Layout.HEADS_INSIDE)),
     ),

@@ -6,6 +6,7 @@ import torch
 
 from attnspec.conformance.mutants.dense import Dense
 from attnspec.conformance.mutants.planting import mistake
+from attnspec.spec import Feature
 
 LONG = "rows-of-a-long-sequence-stay-within-the-bound"
 FAR = "elements-far-apart-are-found"
@@ -30,6 +31,34 @@ class PositionsInFloat16(Dense):
 class KeysCountedIn16Bits(Dense):
     def hide(self, scores: torch.Tensor, visible: torch.Tensor) -> torch.Tensor:
         return super().hide(scores, visible & (torch.arange(scores.shape[-1]) < 2**16))
+
+
+@mistake(
+    "own-last-key-of-an-odd-length",
+    "the last key of a long sequence of odd length is never read",
+    kills=(LONG,),
+)
+class LastKeyOfAnOddLength(Dense):
+    def hide(self, scores: torch.Tensor, visible: torch.Tensor) -> torch.Tensor:
+        keys = scores.shape[-1]
+        if keys > 600 and keys % 2:
+            visible = visible & (torch.arange(keys) < keys - 1)
+        return super().hide(scores, visible)
+
+
+@mistake(
+    "own-window-of-a-late-query",
+    "a window is a key too narrow beyond the 300th query",
+    kills=(LONG,),
+    features=(Feature.WINDOW,),
+)
+class WindowOfALateQuery(Dense):
+    def window(self, left: int | None, right: int | None, queries: int, keys: int) -> torch.Tensor:
+        visible = super().window(left, right, queries, keys)
+        if left:
+            is_late = torch.arange(queries)[:, None] > 300
+            visible = visible & ~(is_late & (self.displacement(queries, keys) == -left))
+        return visible
 
 
 def _found_by_32_bits(tensor: torch.Tensor) -> torch.Tensor:

@@ -63,6 +63,28 @@ def test_every_outcome_is_told_by_a_word_and_a_shape(make_record, outcome):
     assert ("not conforming" in verdict(report)) == (outcome not in CONFORMING)
 
 
+def test_what_is_accepted_and_not_claimed_is_told_on_every_page(make_record):
+    record = dataclasses.replace(
+        make_record(Outcome.NOT_CLAIMED), undeclared="window: accepted, and wrong: by far"
+    )
+    report = Report(run=None, records=(record,))
+    console = Console(file=io.StringIO(), width=220)
+    print_report(report, console)
+    for text in (page(report), document(report), console.file.getvalue()):
+        assert "does not claim window, and yet" in text
+        assert "by far" in text
+
+
+def test_under_what_it_would_hold_is_told_on_every_page(make_record):
+    record = dataclasses.replace(make_record(Outcome.FAILED), holds_under="rounding=eager")
+    report = Report(run=None, records=(record,))
+    console = Console(file=io.StringIO(), width=220)
+    print_report(report, console)
+    assert "--profile rounding=eager" in console.file.getvalue()
+    assert "Would hold under" in page(report)
+    assert "Would hold under: rounding=eager" in document(report)
+
+
 def test_no_two_outcomes_have_one_shape():
     assert len(set(GLYPHS.values())) == len(Outcome)
     assert set(GLYPHS) == set(Outcome)
