@@ -167,14 +167,16 @@ def _look_up(
 ) -> "list[Planned]":
     """Find the targets, and refuse what does not exist before any worker is started."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # one thread per worker
-    from attnspec.conformance.planned import Words, plan
+    from attnspec.conformance.planned import Words, errands, plan
     from attnspec.conformance.targets import TargetError, every_name
     from attnspec.conformance.trials import chosen
 
     words = Words(features=says.features, dtypes=says.dtypes, profile=says.profile)
     try:
         chosen(laws)
-        return plan(targets or every_name(), words, device, limit=timeout, memory=memory)
+        found = plan(targets or every_name(), words, device, limit=timeout, memory=memory)
+        errands(found, laws)
+        return found
     except (TargetError, ValueError) as error:
         _refuse(str(error))
 

@@ -124,9 +124,13 @@ def errands(planned: Sequence[Planned], patterns: Sequence[str] = ()) -> list[Er
     by law, so that one verdict of the oracle serves all subjects that make the same call.
 
     Raises:
-        ValueError: for a pattern that matches no law, naming it.
+        ValueError: for a pattern that matches no law, naming it, and where none is left to try.
     """
     laws = chosen(patterns)
+    kinds = {each.kind for each in planned}
+    if planned and not any(law.judges in kinds for law in laws):
+        told = f"no law of {', '.join(patterns)} judges {', '.join(sorted(kinds))}s"
+        raise ValueError(f"{told}, which {', '.join(each.name for each in planned)} is")
     homes: dict[str, list[Planned]] = {}
     for each in planned:
         homes.setdefault(each.home, []).append(each)

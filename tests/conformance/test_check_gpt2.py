@@ -193,6 +193,7 @@ def test_features_of_a_model_may_be_said():
         (["eager"], "eager: no GPT-2"),
         (["nowhere:build"], "nowhere:build: cannot import it"),
         (["attnspec.implementations.eager:attention"], "no GPT-2"),
+        ([f"{STUDENT}:build", "--laws", "HED"], "no law of HED judges"),
         ([f"{STUDENT}:build", "--features", "poetry"], "no feature 'poetry'"),
     ],
 )
