@@ -17,7 +17,7 @@ from attnspec.conformance.law import Law
 from attnspec.conformance.record import Outcome, Record
 from attnspec.conformance.subject import Raised, Subject
 from attnspec.conformance.violation import QualityWarning, Violation
-from attnspec.spec import Deviation
+from attnspec.spec import Case, Deviation
 
 REPEATS = 10
 """How often a case that failed is repeated, to tell what is wrong from what changes its mind."""
@@ -135,11 +135,11 @@ def check(
         reason = f"feature not claimed: {', '.join(missing)}"
         return trial.record(Outcome.NOT_CLAIMED, started, reason=reason)
     try:
-        for case in law.pinned:
+        for case in _fitted(subject, law.pinned):
             trial.attempt(case)
         chosen = law.design(subject) if law.design else ()
         large = law.large if effort is Effort.THOROUGH else ()
-        for case in (*chosen, *large):
+        for case in (*chosen, *_fitted(subject, large)):
             trial.attempt(case)
         source = None if law.explore is None or effort is None else law.explore(subject)
         if source is not None and effort is not None:
@@ -155,6 +155,15 @@ def check(
         outcome = Outcome.NOT_AVAILABLE if trial.lacks else Outcome.NOT_CLAIMED
         return trial.record(outcome, started, reason=reason)
     return trial.record(Outcome.PASSED, started)
+
+
+def _fitted(subject: Any, cases: Iterable[Any]) -> list[Any]:
+    """Cases as near to the given ones as a subject claims, each once."""
+    if not isinstance(subject, Subject):
+        return list(cases)
+    return list(
+        dict.fromkeys(subject.fit(each) if isinstance(each, Case) else each for each in cases)
+    )
 
 
 def _broken(trial: _Trial, error: Exception, started: float, repeats: int) -> Record:

@@ -128,11 +128,10 @@ def _cases(
 
 def _claimed(subject: Subject, case: Case) -> Case:
     """Change the refused combinations that are common, so that few draws are thrown away."""
-    if subject.refuses(case) is None:
-        return case
-    for change in ({"d_value": case.d_head}, {"is_causal": False}, {"mask": None}):
-        if subject.refuses(case.but(**change)) is None:
-            return case.but(**change)
+    for change in ({}, {"keys": case.queries}, {"is_causal": False}, {"mask": None}):
+        fitted = subject.fit(case.but(**change))
+        if subject.refuses(fitted) is None:
+            return fitted
     return case
 
 

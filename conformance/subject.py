@@ -53,6 +53,10 @@ def size(case: Case) -> int:
     return case.batch * case.heads * case.queries * case.keys * max(channels, 1)
 
 
+UNITS = (1, 4, 8, 16, 64, 128)
+"""What numbers of channels are often multiples of."""
+
+
 @dataclass
 class Subject:
     """An attention implementation and the oracle that judges it.
@@ -104,6 +108,29 @@ class Subject:
         if size(case) > self.largest:
             return "too large for the scalar definition"
         return self.implementation.refuses(case)
+
+    def fit(self, case: Case) -> Case:
+        """A case as near to the given one as the implementation claims, or on its device at least.
+
+        A case that is pinned names one device, one storage type and one number of channels; a
+        kernel that has others is to be held to what else the case is about.
+        """
+        claimed = self.implementation.dtypes
+        dtype = case.dtype
+        if dtype not in claimed:
+            dtype = max(claimed, key=lambda each: torch.finfo(each).bits)
+        case = case.but(device=self.device, dtype=dtype)
+        if self.refuses(case) is None or not self.claims(*case.features):
+            return case
+        widths = [
+            {name: -(-getattr(case, name) // unit) * unit for name in ("d_head", "d_value")}
+            for unit in UNITS
+        ]
+        widest = [dict.fromkeys(each, max(each.values())) for each in widths]
+        for change in (*widest[:1], *widths[1:], *widest[1:]):
+            if self.refuses(case.but(**change)) is None:
+                return case.but(**change)
+        return case
 
     def draw(self, case: Case, **changes: Any) -> Call:
         """The call of a case that the implementation claims.

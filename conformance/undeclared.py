@@ -49,14 +49,15 @@ def undeclared(
             attention=_listening(implementation.attention, missing, accepted),
         )
         widened = replace(subject, implementation=wider)
-        if widened.refuses(case) is not None:
+        fitted = widened.fit(case)
+        if widened.refuses(fitted) is not None:
             continue
         names = ", ".join(sorted(missing))
         if told is not None:
             told(replace(record, undeclared=names))
         try:
             with tally.counting(tally.Tally()):
-                law.check(widened, case)
+                law.check(widened, fitted)
         except QualityWarning:
             pass
         except Violation as error:

@@ -104,7 +104,13 @@ def _design(
     def claimed(row: Row) -> bool:
         return claims.refuses(case_of(row).but(device=device)) is None
 
-    return tuple(case_of(row).but(device=device) for row in pairwise(AXES, claimed))
+    own = {"dtype": tuple(each for each in AXES["dtype"] if each in dtypes)}
+    # what is kept from row to row must be claimed
+    for channels in ((), ((64, 64),), ((128, 128),)):
+        axes = AXES | own | {"channels": (*channels, *AXES["channels"])}
+        if claimed({name: values[0] for name, values in axes.items()}):
+            return tuple(case_of(row).but(device=device) for row in pairwise(axes, claimed))
+    return ()
 
 
 def _unused(*arguments: Any, **options: Any) -> NoReturn:

@@ -128,8 +128,8 @@ def _agreement(
     # by NumPy: processes that did this with torch 2.13.0 on a CPU ended with corrupted memory
     spectrum = np.fft.rfftn(signs.cpu().numpy(), s=sizes, axes=axes)
     power = np.abs(spectrum) ** 2
-    difference = np.fft.irfftn(power, s=sizes, axes=axes)[..., : signs.shape[-1]].round()
-    difference = torch.from_numpy(difference).to(signs.device)
+    sums = np.fft.irfftn(power, s=sizes, axes=axes)[..., : signs.shape[-1]].round()
+    difference = torch.from_numpy(sums).to(signs.device)
     pairs = torch.ones((), dtype=torch.float64, device=signs.device)
     for axis, size in enumerate(signs.shape):
         counts = size - torch.arange(size, dtype=torch.float64, device=signs.device)
