@@ -1,5 +1,6 @@
 """The catalogue of mutants, one pytest item each: run by `attnspec mutants`."""
 
+import gc
 from collections.abc import Callable
 from functools import partial
 
@@ -39,6 +40,13 @@ def correct() -> dict[str, Callable[[], Implementation]]:
 
 def _plain(base: type[Dense]) -> Implementation:
     return dense(base.__name__.lower(), base())
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _kept() -> None:
+    # what is imported by now is never thrown away: nobody need look at it again and again
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

@@ -26,7 +26,8 @@ def restored() -> Iterator[None]:
     only_warns = torch.is_deterministic_algorithms_warn_only_enabled()
     states = torch.get_rng_state(), random.getstate(), np.random.get_state()  # noqa: NPY002
     precision = torch.get_float32_matmul_precision()
-    environment, folder = dict(os.environ), Path.cwd()
+    variables, folder = getattr(os, "environb", os.environ), Path.cwd()
+    environment = dict(variables)  # as bytes, where they are that: to decode them takes longer
     streams = sys.stdout, sys.stderr
     try:
         with warnings.catch_warnings():
@@ -48,8 +49,8 @@ def restored() -> Iterator[None]:
         torch.set_rng_state(states[0])
         random.setstate(states[1])
         np.random.set_state(states[2])  # noqa: NPY002
-        if dict(os.environ) != environment:
-            os.environ.clear()
-            os.environ.update(environment)
+        if dict(variables) != environment:
+            variables.clear()
+            variables.update(environment)
         os.chdir(folder)
         sys.stdout, sys.stderr = streams

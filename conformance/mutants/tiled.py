@@ -11,6 +11,8 @@ class Tiled(Dense):
     """Online softmax: a running maximum, sum and output, put right whenever the maximum grows."""
 
     tile = 16
+    most = 1024
+    """Tiles of one call: a longer one has larger tiles, so that it is answered in time."""
 
     def __call__(
         self,
@@ -44,8 +46,9 @@ class Tiled(Dense):
 
         peak, total = self.start(q.new_zeros(batch, heads, queries, 1), sinks)
         out = q.new_zeros(batch, heads, queries, v.shape[-1])
-        for number, start in enumerate(range(0, k.shape[2], self.tile)):
-            part = slice(start, start + self.tile)
+        tile = max(self.tile, -(-k.shape[2] // self.most))
+        for number, start in enumerate(range(0, k.shape[2], tile)):
+            part = slice(start, start + tile)
             scores = self.scores(q, k[:, :, part], self.tile_scale(factor, number))
             if softcap is not None:
                 scores = self.cap(scores, softcap)
