@@ -192,13 +192,17 @@ def law_tokens_are_those_of_the_definition(
 
 
 _BROKEN = ((128,), (0, 188), (220, 127, 0), (170, 220, 220), (185, 222, 220, 0, 172, 256, 258))
+_WHOLE = ((127, 102), (0, 127, 102, 220))
+"""The letter é in two bytes, alone and among others."""
 
 
 @law(
     "TOK-8",
     judges=Judged.TOKENIZER,
     pinned=[
-        IdsCase(vocabulary=name, places=places) for places in _BROKEN for name in ("bytes", "gpt2")
+        IdsCase(vocabulary=name, places=places)
+        for places in (*_BROKEN, *_WHOLE)
+        for name in ("bytes", "gpt2")
     ],
     explore=exploring_ids,
     cost=_COST,

@@ -33,6 +33,9 @@ class Tiled(Dense):
     ) -> Any:
         if not 0 <= dropout_p <= 1:
             raise ValueError(f"dropout_p must lie in [0, 1], got {dropout_p}")
+        if key.shape[2] != value.shape[2]:
+            # where a tile ends with the keys, values beyond them would be passed over
+            raise ValueError(f"{key.shape[2]} keys, but {value.shape[2]} values")
         wide = torch.float64 if query.dtype == torch.float64 else torch.float32
         q, k, v = query.to(wide), key.to(wide), value.to(wide)
         k, v = self.share_heads(k, q.shape[1]), self.share_heads(v, q.shape[1])
