@@ -145,7 +145,8 @@ def check(
         if source is not None and effort is not None:
             if law.fresh or not BUDGETS[effort].derandomised:
                 trial.seed = secrets.randbelow(2**32) if seed is None else seed
-            explore(trial.attempt, source, BUDGETS[effort], law.cost, trial.seed)
+            name = f"{law.name} on {subject.name}"
+            explore(trial.attempt, source, BUDGETS[effort], law.cost, trial.seed, name)
     except Flaky as error:
         return _flaky(trial, error, started, repeats)
     except (Violation, Exception) as error:

@@ -1,10 +1,13 @@
 """Exploration: Hypothesis looks for a case that breaks a law, and shrinks it within a budget."""
 
+import re
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis.database import DirectoryBasedExampleDatabase
 from hypothesis.errors import Unsatisfiable
 from hypothesis.stateful import run_state_machine_as_test
 from hypothesis.strategies import SearchStrategy
@@ -22,6 +25,7 @@ def explore(
     budget: Budget,
     cost: float,
     fresh: int | None = None,
+    name: str = "",
 ) -> None:
     """Call `attempt` on drawn cases until one raises, then shrink that one.
 
@@ -31,6 +35,8 @@ def explore(
         budget: how many to draw and how long to shrink.
         cost: of one case, in plain calls.
         fresh: the seed from which cases are drawn; `None` draws the same on every run.
+        name: under which cases that failed are kept, where the budget keeps any: in the folder
+            `.hypothesis` of the current one, from where later runs try them first.
 
     Raises:
         Exception: what `attempt` raised on the smallest case found.
@@ -50,15 +56,22 @@ def explore(
             failures.setdefault(repr(case), time.perf_counter())
             raise
 
+    database: DirectoryBasedExampleDatabase | None = None
+    phases = [Phase.generate, Phase.shrink]
+    if not budget.derandomised:
+        # a folder each: to Hypothesis all laws are one test, this function
+        folder = re.sub(r"[^\w.-]", "_", name)
+        database = DirectoryBasedExampleDatabase(Path(".hypothesis", "attnspec", folder))
+        phases.append(Phase.reuse)
     limits = settings(
         max_examples=budget.examples_of(cost),
         stateful_step_count=STEPS,
         derandomize=fresh is None,
-        database=None,
+        database=database,
         deadline=None,
         report_multiple_bugs=False,
         print_blob=False,
-        phases=(Phase.generate, Phase.shrink),
+        phases=phases,
         suppress_health_check=list(HealthCheck),
     )
     try:
