@@ -1,15 +1,9 @@
 """The `attnspec` command."""
 
-import json
 import os
-import secrets
-import sys
-import tempfile
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import Annotated
 
-import pytest
 import typer
 
 from attnspec import __version__
@@ -17,14 +11,9 @@ from attnspec.conformance.cli_generate import generate
 from attnspec.conformance.cli_gpt2 import check_gpt2
 from attnspec.conformance.cli_mutants import mutants
 from attnspec.conformance.cli_probe import probe
-from attnspec.conformance.cli_report import check_paths, report, summary_of_actions
+from attnspec.conformance.cli_report import refuse, report
+from attnspec.conformance.cli_run import BROKEN, Asked, run
 from attnspec.conformance.effort import Effort
-
-if TYPE_CHECKING:
-    from attnspec.conformance.planned import Planned
-
-CONFORMING, BROKEN, USAGE = 0, 1, 2
-"""Exit statuses: every law held, some law did not, the command could not be understood."""
 
 app = typer.Typer(
     name="attnspec",
@@ -113,141 +102,50 @@ def check(
 
         attnspec check my_kernels:flash_attention --features causal,gqa --dtypes float16,bfloat16
     """
-    says = _Says(features=features, dtypes=dtypes, profile=tuple(profile or ()))
-    most = most_memory(memory, workers, device)
-    planned = _look_up(targets or [], says, device, laws or [], timeout, most)
+    asked = Asked(
+        targets=tuple(targets or ()),
+        features=features,
+        dtypes=dtypes,
+        profile=tuple(profile or ()),
+        device=device,
+        effort=effort,
+        laws=tuple(laws or ()),
+        workers=workers,
+        stop=stop,
+        seed=seed,
+        timeout=timeout,
+        memory=memory,
+        report=report,
+        html=html,
+        markdown=markdown,
+        junit=junit,
+    )
     if weights is not None:
-        _compare_checkpoint(weights, planned)
-    arguments = _pytest_arguments(targets or [], says, device, effort, laws or [])
-    arguments += ["-n", str(workers), f"--attnspec-timeout={timeout}"]
-    arguments += [f"--attnspec-memory={0 if most is None else most / 2**30}"]
-    arguments += ["-x"] if stop else []
-    # one seed for all workers, so that one number repeats the run
-    seed = secrets.randbelow(2**32) if seed is None else seed
-    arguments += [f"--attnspec-seed={seed}"]
-    check_paths(report, html, markdown, junit)
-    written = {"attnspec-report": report, "attnspec-html": html, "attnspec-markdown": markdown}
-    for option, path in {**written, "junitxml": junit}.items():
-        arguments += [] if path is None else [f"--{option}={path.absolute()}"]
-    summary = summary_of_actions()
-    arguments += [] if summary is None else [f"--attnspec-summary={summary}"]
-    with tempfile.TemporaryDirectory() as folder:
-        # The settings and conftest files of whatever project we are called in are not for this run.
-        settings = Path(folder, "pytest.ini")
-        settings.write_text("[pytest]\n")
-        found = Path(folder, "plan.json")
-        found.write_text(json.dumps([each.to_data() for each in planned]), encoding="utf-8")
-        arguments += [f"--attnspec-plan={found}", "-c", str(settings), f"--rootdir={folder}"]
-        # Nor are its plugins, which cost time at best.
-        with pytest.MonkeyPatch.context() as environment:
-            environment.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
-            environment.delenv("PYTEST_PLUGINS", raising=False)
-            environment.delenv("PYTEST_ADDOPTS", raising=False)
-            environment.setenv("HYPOTHESIS_STORAGE_DIRECTORY", folder)
-            status = pytest.main(arguments)
-    raise typer.Exit(status if status in (CONFORMING, BROKEN) else USAGE)
+        _compare_checkpoint(weights, asked)
+    run(asked)
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Says:
-    """What the command says of its targets, as typed."""
-
-    features: str | None
-    dtypes: str | None
-    profile: tuple[str, ...]
-
-
-def _look_up(
-    targets: list[str],
-    says: _Says,
-    device: str,
-    laws: list[str],
-    timeout: float,
-    memory: int | None,
-) -> "list[Planned]":
-    """Find the targets, and refuse what does not exist before any worker is started."""
-    os.environ.setdefault("OMP_NUM_THREADS", "1")  # one thread per worker
-    from attnspec.conformance.planned import Words, errands, plan
-    from attnspec.conformance.targets import TargetError, every_name
-    from attnspec.conformance.trials import chosen
-
-    words = Words(features=says.features, dtypes=says.dtypes, profile=says.profile)
-    try:
-        chosen(laws)
-        found = plan(targets or every_name(), words, device, limit=timeout, memory=memory)
-        errands(found, laws)
-        return found
-    except (TargetError, ValueError) as error:
-        _refuse(str(error))
-
-
-def looked_up(
-    targets: list[str],
-    *,
-    features: str | None,
-    dtypes: str | None,
-    laws: list[str],
-    timeout: float,
-    memory: float | None,
-    workers: int,
-) -> "list[Planned]":
-    """Find targets for a CPU, each in a process of its own, or end the command with a word."""
-    says = _Says(features=features, dtypes=dtypes, profile=())
-    most = most_memory(memory, workers, "cpu")
-    return _look_up(targets, says, "cpu", laws, timeout, most)
-
-
-def most_memory(said: float | None, workers: int, device: str) -> int | None:
-    """Bytes that a worker may hold, or `None` where it may hold all there are."""
-    from attnspec.conformance.memory import GIBIBYTE, can_limit, fair
-
-    if said is None:
-        return fair(workers, device)
-    if said and not (device == "cpu" and can_limit()):
-        _refuse("--memory: memory can be limited on Linux and on a CPU alone")
-    return int(said * GIBIBYTE) or None
-
-
-def _pytest_arguments(
-    targets: list[str], says: _Says, device: str, effort: Effort, laws: list[str]
-) -> list[str]:
-    """What pytest is told about whom to judge."""
-    arguments = ["--pyargs", "attnspec.conformance.test_conformance", "--import-mode=importlib"]
-    arguments += ["--noconftest", "-p", "no:cacheprovider", "--no-header", "-q", "-rN"]
-    # nothing here asserts, and pytest would compile every module of ours anew
-    arguments += ["--assert=plain", "-p", "xdist.plugin", "-p", "attnspec.conformance.plugin"]
-    arguments += ["--disable-warnings", "--attnspec-progress"]
-    # Not loadgroup: where a worker died, its successor is never given anything to do.
-    arguments += ["--dist=load", "--max-worker-restart=1000000"]
-    arguments += [f"--implementation={each}" for each in targets]
-    arguments += [f"--laws={each}" for each in laws]
-    arguments += [f"--effort={effort}", f"--attnspec-device={device}"]
-    arguments += [] if says.features is None else [f"--attnspec-features={says.features}"]
-    arguments += [] if says.dtypes is None else [f"--attnspec-dtypes={says.dtypes}"]
-    arguments += [f"--attnspec-profile={each}" for each in says.profile]
-    return arguments
-
-
-def _compare_checkpoint(weights: str, planned: "list[Planned]") -> None:
+def _compare_checkpoint(weights: str, asked: Asked) -> None:
     from attnspec.conformance.checkpoint import compare
     from attnspec.conformance.law import Judged
+    from attnspec.conformance.memory import most
+    from attnspec.conformance.planned import Words, plan
+    from attnspec.conformance.targets import every_name
     from attnspec.conformance.violation import Violation
     from attnspec.reference.weights import WeightsError
 
-    judged = (each.load() for each in planned if each.kind is Judged.ATTENTION and not each.broken)
-    attentions = [each.subject for each in judged]
+    words = Words(features=asked.features, dtypes=asked.dtypes, profile=asked.profile)
     try:
-        typer.echo(compare(weights, attentions))
-    except (WeightsError, ImportError) as error:
-        _refuse(str(error))
+        held = most(asked.memory, asked.workers, asked.device)
+        targets = asked.targets or every_name()
+        planned = plan(targets, words, asked.device, limit=asked.timeout, memory=held)
+        found = [each for each in planned if each.kind is Judged.ATTENTION and not each.broken]
+        typer.echo(compare(weights, [each.load().subject for each in found]))
+    except (ValueError, WeightsError, ImportError) as error:
+        refuse(str(error))
     except Violation as error:
         typer.echo(f"{weights}: {error}")
         raise typer.Exit(BROKEN) from None
-
-
-def _refuse(message: str) -> NoReturn:
-    print(f"attnspec: {message}", file=sys.stderr)
-    raise typer.Exit(USAGE)
 
 
 def list_everything() -> None:
@@ -277,7 +175,7 @@ def explain(identifier: Annotated[str, typer.Argument(help="A clause, such as AT
     try:
         found = clause(identifier.upper())
     except KeyError as error:
-        _refuse(str(error.args[0]))
+        refuse(str(error.args[0]))
     else:
         where = f"chapter {found.chapter}, since {found.since}"
         typer.echo(f"{found.id} {found.title} ({where})\n\n{found.text}")

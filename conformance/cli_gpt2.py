@@ -2,11 +2,11 @@
 
 import os
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from attnspec.conformance.cli_report import refuse
+from attnspec.conformance.cli_run import Asked, run
 from attnspec.conformance.effort import Effort
 
 
@@ -57,31 +57,13 @@ def check_gpt2(
 
     For example, attnspec check-gpt2 my_gpt2.py:build -x
     """
-    from attnspec.conformance.cli import check, looked_up
-    from attnspec.conformance.law import Judged
-
-    found = looked_up(
-        targets,
-        features=features,
-        dtypes=dtypes,
-        laws=laws or [],
-        timeout=timeout,
-        memory=memory,
-        workers=workers,
-    )
-    for target in dict.fromkeys(targets):
-        mine = [each for each in found if each.target == target]
-        if not any(each.kind is Judged.MODEL or each.broken for each in mine):
-            refuse(
-                f"{target}: no GPT-2, which is built from two arguments, a configuration and "
-                "a state dictionary"
-            )
-    check(
-        targets=targets,
+    asked = Asked(
+        targets=tuple(targets),
         features=features,
         dtypes=dtypes,
         effort=effort,
-        laws=laws,
+        laws=tuple(laws or ()),
+        workers=workers,
         stop=stop,
         seed=seed,
         timeout=timeout,
@@ -90,5 +72,17 @@ def check_gpt2(
         html=html,
         markdown=markdown,
         junit=junit,
-        workers=workers,
     )
+    run(asked, _no_models)
+
+
+def _no_models(planned: list[dict[str, Any]]) -> str:
+    """Which target stands for no GPT-2."""
+    fitting = {each["target"] for each in planned if each["kind"] == "model" or each["broken"]}
+    for each in planned:
+        if each["target"] not in fitting:
+            return (
+                f"{each['target']}: no GPT-2, which is built from two arguments, a configuration "
+                "and a state dictionary"
+            )
+    return ""

@@ -52,7 +52,7 @@ def probe(
     from rich.progress import Progress
 
     from attnspec.conformance.claims import Claims
-    from attnspec.conformance.cli import most_memory
+    from attnspec.conformance.memory import most
     from attnspec.conformance.probe_process import importing_apart, probe_apart
     from attnspec.conformance.probe_target import chosen
     from attnspec.conformance.targets import TargetError
@@ -60,12 +60,12 @@ def probe(
     try:
         Claims.read(dtypes=dtypes)
         questions = [each.question for each in chosen(features)]
-        most = most_memory(memory, 1, device)
-        importing = importing_apart(target, device, timeout=timeout, memory=most)
+        held = most(memory, 1, device)
+        importing = importing_apart(target, device, timeout=timeout, memory=held)
     except (TargetError, ValueError) as error:
         refuse(str(error))
     apart = probe_apart(
-        target, questions, dtypes=dtypes, device=device, timeout=timeout, memory=most
+        target, questions, dtypes=dtypes, device=device, timeout=timeout, memory=held
     )
     with Progress(console=Console(stderr=True), transient=True) as progress:
         findings = list(progress.track(apart, len(questions), description=f"probing {target}"))
@@ -77,7 +77,7 @@ def _tell(findings: "list[Finding]", name: str, importing: str, device: str) -> 
     from rich.console import Console
 
     from attnspec.conformance.probe_declaration import declaration
-    from attnspec.conformance.report_text import clean
+    from attnspec.conformance.unseen import clean
 
     console = Console(width=None if sys.stdout.isatty() else PIPED)
     _table(findings, name, console)
@@ -101,7 +101,7 @@ def _table(findings: "list[Finding]", name: str, console: "Console") -> None:
 
     from attnspec.conformance.probe import UNKNOWN
     from attnspec.conformance.probe_declaration import conflicts
-    from attnspec.conformance.report_text import clean
+    from attnspec.conformance.unseen import clean
 
     table = Table(title=clean(name), title_justify="left", pad_edge=False)
     for head in ("question", "answer", "deviates from the contract"):

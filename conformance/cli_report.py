@@ -51,7 +51,7 @@ def report(
 
 def refuse(message: str) -> NoReturn:
     """End with one clear error."""
-    from attnspec.conformance.report_text import clean
+    from attnspec.conformance.unseen import clean
 
     print(f"attnspec: {clean(message)}", file=sys.stderr)
     raise typer.Exit(USAGE)

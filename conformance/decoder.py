@@ -34,6 +34,9 @@ from attnspec.spec import (
 SLACK = 3
 """Places of a buffer that no token ever takes."""
 
+SLICED = 8
+"""Queries of a chunk, at most, that are asked for one at a time: others would tell no more."""
+
 GARBAGE = 30.0
 """Size of the numbers in places not in use, where NaN is not blocked: far off, and in range."""
 
@@ -237,7 +240,7 @@ class Decoder:
             if by_flag and free and queries == 1:
                 return [(0, call.but(is_causal=False))]
             if session.spelling is Spelling.SLICES or not self.subject.claims(Feature.MASK):
-                return [self._slice(call, row) for row in range(queries)]
+                return [self._slice(call, row) for row in _some(queries)]
         return [(0, self._masked(call, length - queries))]
 
     def _slice(self, call: Call, row: int) -> tuple[int, Call]:
@@ -302,3 +305,10 @@ class Decoder:
         reason = self._reason(call)
         if reason is not None:
             raise NotClaimed(reason)
+
+
+def _some(queries: int) -> list[int]:
+    """The first and the last of so many queries, and others spread evenly between them."""
+    if queries <= SLICED:
+        return list(range(queries))
+    return [round(each * (queries - 1) / (SLICED - 1)) for each in range(SLICED)]

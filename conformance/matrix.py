@@ -8,8 +8,8 @@ from rich.table import Table
 from rich.text import Text
 
 from attnspec.conformance.record import CONFORMING, Outcome, Record
-from attnspec.conformance.report_text import clean
 from attnspec.conformance.tally import TOGETHER
+from attnspec.conformance.unseen import clean
 
 SYMBOLS = {
     Outcome.PASSED: ("pass", "green"),

@@ -72,6 +72,24 @@ def fair(workers: int, device: str) -> int | None:
     return None if room is None else max(LEAST, int(SHARE * room / workers))
 
 
+def most(said: float | None, workers: int, device: str) -> int | None:
+    """Bytes that each of several workers may hold, or `None` for as many as there are.
+
+    Args:
+        said: GiB that somebody allows, 0 for all there are, `None` where nobody says.
+        workers: how many there are.
+        device: where they compute.
+
+    Raises:
+        ValueError: where a limit is asked for that this system does not keep.
+    """
+    if said is None:
+        return fair(workers, device)
+    if said and not (device == "cpu" and can_limit()):
+        raise ValueError("--memory: memory can be limited on Linux and on a CPU alone")
+    return int(said * GIBIBYTE) or None
+
+
 def is_exhausted(reason: str) -> bool:
     """True where an error says that memory is used up."""
     words = ("MemoryError", "allocate memory", "bad_alloc", "not enough memory", "out of memory")

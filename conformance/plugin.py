@@ -39,7 +39,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--attnspec-dtypes", default=None, help="storage types of a bare callable")
     group.addoption("--attnspec-profile", action="append", default=[], metavar="KEY=VALUE")
     group.addoption("--attnspec-device", default="cpu")
-    group.addoption("--attnspec-plan", default=None, metavar="FILE", help="what was looked up")
+    group.addoption("--attnspec-plan", default=None, metavar="FILE", help="what workers looked up")
     group.addoption(
         "--attnspec-timeout", default=300.0, type=float, metavar="S", help="for one law"
     )

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from attnspec.conformance.probe import Finding
-from attnspec.conformance.report_text import clean
+from attnspec.conformance.unseen import clean
 from attnspec.spec import (
     CausalAlignment,
     EmptyRow,

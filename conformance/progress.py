@@ -4,7 +4,7 @@ import time
 from typing import TYPE_CHECKING
 
 from attnspec.conformance.record import CONFORMING, Record
-from attnspec.conformance.report_text import clean
+from attnspec.conformance.unseen import clean
 
 if TYPE_CHECKING:
     from rich.console import Console

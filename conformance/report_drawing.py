@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from markupsafe import Markup
 
-from attnspec.conformance.report_text import clean
+from attnspec.conformance.unseen import clean
 
 SMALL = 400
 """Cells up to which each says its number when it is pointed at."""

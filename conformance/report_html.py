@@ -13,7 +13,8 @@ from attnspec import __version__
 from attnspec.conformance import report_view as view
 from attnspec.conformance.report_compare import Comparison
 from attnspec.conformance.report_file import Report
-from attnspec.conformance.report_text import clause_html, clean, known_clause
+from attnspec.conformance.report_text import clause_html, known_clause
+from attnspec.conformance.unseen import clean
 from attnspec.spec import SPEC_VERSION
 
 

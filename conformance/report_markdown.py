@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 from attnspec.conformance import report_view as view
 from attnspec.conformance.report_compare import Comparison
 from attnspec.conformance.report_file import Report
-from attnspec.conformance.report_text import clean, known_clause
+from attnspec.conformance.report_text import known_clause
+from attnspec.conformance.unseen import clean
 
 _MEANS = re.compile(
     r"[\\`*{}\[\]<>|~$@#&!]"

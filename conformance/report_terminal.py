@@ -9,8 +9,8 @@ from rich.text import Text
 from attnspec.conformance.matrix import SYMBOLS, print_matrix
 from attnspec.conformance.report_compare import Comparison, Kind
 from attnspec.conformance.report_file import Report
-from attnspec.conformance.report_text import clean
 from attnspec.conformance.report_view import Badge, facts, told, verdict
+from attnspec.conformance.unseen import clean
 
 ONE_SIDED = (Kind.NEW, Kind.GONE)
 FEW = 20

@@ -8,10 +8,6 @@ from markupsafe import Markup, escape
 
 from attnspec.spec import Clause, clauses
 
-_UNSEEN = re.compile(
-    # controls save tab and line feed, marks that turn the direction of text, lone surrogates
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]"
-)
 _FENCE = re.compile(r"^(```|~~~).*?^\1$", re.MULTILINE | re.DOTALL)
 _FORMULA = re.compile(r"\$\$(?P<tex>.*?)\$\$(?: *\([^)]*\))?", re.DOTALL)
 _INLINE = re.compile(
@@ -28,16 +24,6 @@ _TEX = (
     (re.compile(r"\\[Bb]igg?[lr]?\\([{}])"), r"\\\1"),
     (re.compile(r"\\arg(?![a-z])"), r"\\operatorname{arg}"),
 )
-
-
-def clean(text: object) -> str:
-    r"""Spell out what a terminal or a browser would obey and nobody would see, such as `\x1b`."""
-
-    def spelled(found: re.Match[str]) -> str:
-        number = ord(found[0])
-        return f"\\x{number:02x}" if number < 0x100 else f"\\u{number:04x}"
-
-    return _UNSEEN.sub(spelled, str(text))
 
 
 @functools.cache

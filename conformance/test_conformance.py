@@ -4,62 +4,70 @@ Run by `attnspec check`, or by `pytest --pyargs attnspec.conformance --implement
 Each subject is judged in a process of its own, whatever process the item is in.
 """
 
+import functools
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from filelock import FileLock
 
 from attnspec.conformance.effort import Effort
 from attnspec.conformance.errand_runner import ErrandRunner
-from attnspec.conformance.memory import GIBIBYTE, fair
+from attnspec.conformance.memory import most
 from attnspec.conformance.planned import Errand, Planned, Words, errands, plan
 from attnspec.conformance.plugin import PROPERTY
 from attnspec.conformance.record import CONFORMING, Outcome
-from attnspec.conformance.report_text import clean
-from attnspec.conformance.targets import TargetError, every_name
+from attnspec.conformance.targets import every_name
+from attnspec.conformance.trials import chosen
+from attnspec.conformance.unseen import clean
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Make one item per law and subject."""
-    try:
-        found = errands(_planned(metafunc.config), metafunc.config.getoption("--laws"))
-    except (TargetError, ValueError) as error:
-        raise pytest.UsageError(str(error)) from error
+    told = _told(metafunc.config)
+    if told["refused"] and not metafunc.config.getoption("--attnspec-plan"):
+        raise pytest.UsageError(told["refused"])
+    planned = [Planned.from_data(each) for each in told["planned"]]
+    found = errands(planned, metafunc.config.getoption("--laws")) if planned else []
     metafunc.parametrize("errand", [pytest.param(each, id=each.id) for each in found])
 
 
-def _planned(config: pytest.Config) -> list[Planned]:
-    """What to judge: as it was found before, or as it is found now."""
+@functools.cache
+def _told(config: pytest.Config) -> dict[str, Any]:
+    """What to judge; where workers share a file for that, the first of them writes it."""
+    option = config.getoption("--attnspec-plan")
+    if not option:
+        return _looked_up(config)
+    path = Path(option)
+    with FileLock(f"{path}.lock"):
+        if not path.exists():
+            path.write_text(json.dumps(_looked_up(config)), encoding="utf-8")
+        told: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        return told
+
+
+def _looked_up(config: pytest.Config) -> dict[str, Any]:
+    """What the targets are, and the bytes that a process may hold; or why they are refused."""
     option = config.getoption
-    if option("--attnspec-plan"):
-        written = json.loads(Path(option("--attnspec-plan")).read_text(encoding="utf-8"))
-        return [Planned.from_data(each) for each in written]
-    words = Words(
-        features=option("--attnspec-features"),
-        dtypes=option("--attnspec-dtypes"),
-        profile=tuple(option("--attnspec-profile")),
-    )
-    return plan(
-        option("--implementation") or every_name(),
-        words,
-        option("--attnspec-device"),
-        limit=option("--attnspec-timeout"),
-        memory=_memory(config),
-    )
-
-
-def _memory(config: pytest.Config) -> int | None:
-    """Bytes that a process may hold."""
-    said: float | None = config.getoption("--attnspec-memory")
-    if said is not None:
-        return int(said * GIBIBYTE) or None
-    return fair(_workers(config), config.getoption("--attnspec-device"))
-
-
-def _workers(config: pytest.Config) -> int:
-    given = getattr(config, "workerinput", {}).get("workercount", 1)
-    return int(given)
+    workers = getattr(config, "workerinput", {}).get("workercount", 1)
+    device, laws = option("--attnspec-device"), option("--laws")
+    try:
+        memory = most(option("--attnspec-memory"), workers, device)
+        chosen(laws)
+        words = Words(
+            features=option("--attnspec-features"),
+            dtypes=option("--attnspec-dtypes"),
+            profile=tuple(option("--attnspec-profile")),
+        )
+        targets = option("--implementation") or every_name()
+        limit = option("--attnspec-timeout")
+        planned = plan(targets, words, device, limit=limit, memory=memory)
+        errands(planned, laws)
+    except ValueError as error:
+        return {"planned": [], "memory": None, "refused": str(error)}
+    return {"planned": [each.to_data() for each in planned], "memory": memory, "refused": ""}
 
 
 @pytest.fixture(scope="session")
@@ -69,7 +77,7 @@ def runner(pytestconfig: pytest.Config) -> Iterator[ErrandRunner]:
         effort=Effort(pytestconfig.getoption("--effort")),
         seed=pytestconfig.getoption("--attnspec-seed"),
         limit=pytestconfig.getoption("--attnspec-timeout"),
-        memory=_memory(pytestconfig),
+        memory=_told(pytestconfig)["memory"],
     )
     yield found
     found.end()

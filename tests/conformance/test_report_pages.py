@@ -18,8 +18,9 @@ from attnspec.conformance.report_html import page
 from attnspec.conformance.report_markdown import document, fenced, plain
 from attnspec.conformance.report_run import Run
 from attnspec.conformance.report_terminal import print_report
-from attnspec.conformance.report_text import clause_html, clean, mathml
+from attnspec.conformance.report_text import clause_html, mathml
 from attnspec.conformance.report_view import GLYPHS, Badge, verdict
+from attnspec.conformance.unseen import clean
 from attnspec.spec import clause, clauses
 
 VOID = {"meta", "input", "br"}
