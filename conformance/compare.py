@@ -47,13 +47,14 @@ def check_close(
         RuntimeError: where the bound itself is NaN or negative: a mistake of the caller.
     """
     got = _same_form(got, expected, dtype, what, message)
-    if bound.shape != expected.shape or not bool((bound >= 0).all()):
+    least, most = bound.aminmax() if bound.numel() else (0.0, 0.0)  # NaN where one of them is
+    if bound.shape != expected.shape or not least >= 0:
         raise RuntimeError(f"{what}: the bound has the wrong shape, or is NaN or negative")
     largest = torch.finfo(got.dtype).max
     exact = got.detach().to(expected.device, torch.float64)
     distance = (exact - expected).abs()
     close = distance <= bound
-    if got.numel() and bool(close.all()) and float(bound.max()) < torch.inf:
+    if got.numel() and bool(close.all()) and most < torch.inf:
         # nothing is infinite or NaN, as is usual
         used = float((distance / bound).nan_to_num(0.0).max())
         reached(used)

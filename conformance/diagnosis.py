@@ -7,8 +7,8 @@ agrees, or too much.
 """
 
 import copy
-from collections.abc import Iterator, MutableMapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -52,7 +52,7 @@ Answer = dict[str, torch.Tensor]
 Answers = MutableMapping[Any, "Answer | None"]
 """What mutants have answered, by their ids and what they were asked."""
 
-REMEMBERED = 2**12
+REMEMBERED = 2**15
 """Bytes of the memory behind a call whose answers are remembered."""
 
 SMALL = Case(batch=2, heads=3, kv_heads=3, queries=5, keys=7, d_head=8, d_value=8)
@@ -104,8 +104,7 @@ class Question:
     @property
     def content(self) -> Any:
         """What an answer depends on, as something that can be looked up."""
-        given = (getattr(self.call, item.name) for item in fields(self.call))
-        return content_of((*given, self.grad_out, self.wrt))
+        return content_of((self.call, self.grad_out, self.wrt))
 
 
 def diagnosed(record: Record, subject: Any) -> Record:
@@ -188,13 +187,12 @@ def alike(
     given = _answer(subject.implementation, first)
     if given is None or _is_right(subject, first, given, subject.implementation.profile):
         return []
-    known = {} if answers is None or stored > REMEMBERED else answers
-    asked = first.content
+    answer = _answers(first, None if stored > REMEMBERED else answers)
     found = [
         mutant
         for mutant in (planted().values() if among is None else among)
         if isinstance(mutant.subject, Implementation)
-        and _agree(given, _remembered(mutant, first, asked, known), first.slack)
+        and _agree(given, answer(mutant), first.slack)
         # with other answers declared, what is wrong here may be right there
         and not _is_right(subject, first, given, mutant.subject.profile)
     ]
@@ -245,11 +243,18 @@ def _question(
     return Question(case, call, grad_out, wrt, slack)
 
 
-def _remembered(mutant: Mutant, question: Question, asked: Any, known: Answers) -> Answer | None:
-    """What a mutant answers, by memory where that is known."""
-    if (mutant.id, asked) not in known:
-        known[mutant.id, asked] = _answer(mutant.subject, question)
-    return known[mutant.id, asked]
+def _answers(question: Question, known: Answers | None) -> Callable[[Mutant], Answer | None]:
+    """How mutants answer a question: by memory where there is one, and they are known there."""
+    if known is None:
+        return lambda mutant: _answer(mutant.subject, question)
+    content = question.content
+
+    def answer(mutant: Mutant) -> Answer | None:
+        if (mutant.id, content) not in known:
+            known[mutant.id, content] = _answer(mutant.subject, question)
+        return known[mutant.id, content]
+
+    return answer
 
 
 def _answer(implementation: Implementation, question: Question) -> Answer | None:

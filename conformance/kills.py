@@ -208,7 +208,7 @@ def false_alarms(name: str, subject: Implementation) -> Kills:
     """
     laws = [law for law in _laws().values() if law.judges is Judged.ATTENTION]
     mutant = Mutant(id=name, title="", subject=subject, kills=())
-    told = first_kill(mutant, laws, Effort.SMOKE)
+    told = first_kill(mutant, laws, Effort.SMOKE, remembers=True)
     return Kills(mutant=name, kind=CORRECT, styles=_styles(subject), **told)
 
 
@@ -219,9 +219,11 @@ def _styles(subject: Any) -> dict[str, str]:
         return {style.name: rejects(style, subject) for style in STYLES}
 
 
-def first_kill(mutant: Mutant, laws: Sequence[Law], effort: Effort) -> dict[str, Any]:
+def first_kill(
+    mutant: Mutant, laws: Sequence[Law], effort: Effort, *, remembers: bool = False
+) -> dict[str, Any]:
     """Try laws as a run does, until one is broken: which, when and by which case; or nothing."""
-    subject = subject_of(mutant)
+    subject = subject_of(mutant, remembers=remembers)
     started = time.perf_counter()
     for law in laws:
         record = _try(law, subject, effort)

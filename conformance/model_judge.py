@@ -15,11 +15,18 @@ from attnspec.conformance import tally
 from attnspec.conformance.compare import check_close
 from attnspec.conformance.model_arithmetic import Arithmetic, Enclosure
 from attnspec.conformance.model_bounds import Forward, forward
+from attnspec.conformance.sharing import remembered
 from attnspec.conformance.subject import Raised
 from attnspec.conformance.violation import Violation
 from attnspec.spec import GPT2Config, ModelImplementation
 
 Weights = Mapping[str, torch.Tensor]
+KEPT = 512
+"""How many enclosed forward passes are kept at once."""
+
+LARGEST = 2**15
+"""Weights of the largest model whose forward pass is kept: some hundred kilobytes."""
+
 EVIDENCE = 0.1
 """A pass tells something where the bound is below this share of the largest expected value."""
 _AXES = {
@@ -135,6 +142,14 @@ def doubled(weights: Weights) -> dict[str, torch.Tensor]:
     return {name: each.detach().double() for name, each in weights.items()}
 
 
+def _is_small(config: GPT2Config, weights: Weights, *_: Any, **__: Any) -> bool:
+    return sum(each.numel() for each in weights.values()) <= LARGEST
+
+
+_enclosed = remembered(forward, kept=KEPT, where=_is_small)
+"""Many models are held to the same forward pass, which takes longer to enclose than to compute."""
+
+
 class Allowed:
     """How far a model may be from its oracle on one batch, for every tensor that it gives.
 
@@ -153,10 +168,10 @@ class Allowed:
         started = time.perf_counter()
         dtype = next(iter(weights.values())).dtype
         self.arithmetic, self.fine = Arithmetic.of(dtype), Arithmetic.of(torch.float64)
-        self.model = forward(config, weights, input_ids, self.arithmetic, **options)
+        self.model = _enclosed(config, weights, input_ids, self.arithmetic, **options)
         self.oracle = self.model
         if dtype != torch.float64:
-            self.oracle = forward(config, weights, input_ids, self.fine, **options)
+            self.oracle = _enclosed(config, weights, input_ids, self.fine, **options)
         running = tally.current()
         if running is not None:
             running.spent("bound", time.perf_counter() - started)

@@ -17,6 +17,7 @@ rounded to 16 bits.
 
 import math
 from dataclasses import replace
+from functools import partial
 
 import torch
 from jaxtyping import Float64
@@ -25,6 +26,7 @@ from attnspec.conformance.call import Call
 from attnspec.conformance.oracle import expect
 from attnspec.conformance.oracle_gradients import expect_gradients
 from attnspec.conformance.roundoff import FLOOR, UNIT
+from attnspec.conformance.sharing import remembered
 from attnspec.conformance.violation import QualityWarning
 from attnspec.spec import Case, Profile, Rounding, RoundingLevel, Values
 
@@ -33,6 +35,9 @@ LARGEST = 1.2
 
 LEAST = 32
 """Queries and keys that there must be, so that there is much to average over."""
+
+KEPT = 16
+"""How many spreads are kept at once, for all who are judged by the same calls."""
 
 GOOD_EXP = 8.0
 """Error of a usual exponential in units of *u*; what is promised is four times as much."""
@@ -58,6 +63,7 @@ def eligible(case: Case, profile: Profile, *, backward: bool = False) -> str | N
     return None
 
 
+@partial(remembered, kept=KEPT)
 def spread_of_output(
     call: Call, profile: Profile
 ) -> Float64[torch.Tensor, "batch heads queries d_value"]:
@@ -71,6 +77,7 @@ def spread_of_output(
     return (variance / 3).sqrt() + narrow.bound
 
 
+@partial(remembered, kept=KEPT)
 def spread_of_gradients(
     call: Call, grad: torch.Tensor, profile: Profile
 ) -> dict[str, Float64[torch.Tensor, "..."]]:

@@ -1,8 +1,8 @@
-"""Sharing: one verdict of the oracle for all laws, and all subjects, that make the same call."""
+"""Sharing: a question about the same numbers is answered once, for all laws and all subjects."""
 
 import functools
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar
 
@@ -21,7 +21,7 @@ LARGEST = 2**17
 
 @dataclass(frozen=True)
 class _Question:
-    """Arguments of an oracle; two questions are equal where their contents are."""
+    """Arguments of a function; two questions are equal where their contents are."""
 
     contents: tuple[Any, ...]
     ask: Callable[[], Any] = field(compare=False)
@@ -32,13 +32,36 @@ def shared(
 ) -> Callable[..., Verdict]:
     """Answer from memory where the same numbers were asked of an oracle under the same profile.
 
-    What counts is the numbers at the time of asking: a subject that writes to its inputs is not
-    judged by the verdict on what they were before.
-
     Args:
         oracle: takes a call first; a pure function, whose results nobody changes.
         kept: how many verdicts are kept at once.
         largest: scores of the largest call whose verdict is kept.
+    """
+
+    def is_small(call: Call, *_: Any, **options: Any) -> bool:
+        batch, heads, queries = call.query.shape[:3]
+        rows = options.get("rows")
+        judged = queries if rows is None else len(rows)
+        return batch * heads * judged * call.key.shape[2] <= largest
+
+    return remembered(oracle, kept=kept, where=is_small)
+
+
+def remembered(
+    function: Callable[..., Verdict],
+    *,
+    kept: int,
+    where: Callable[..., bool] = lambda *_, **__: True,
+) -> Callable[..., Verdict]:
+    """Answer from memory where a function was asked about the same contents.
+
+    What counts is the numbers at the time of asking: a subject that writes to its inputs is not
+    judged by the verdict on what they were before.
+
+    Args:
+        function: pure, with results that nobody changes.
+        kept: how many answers are kept at once.
+        where: says of which arguments the answer is kept; by default of all.
     """
 
     @functools.lru_cache(maxsize=kept)
@@ -46,25 +69,25 @@ def shared(
         verdict: Verdict = question.ask()
         return verdict
 
-    @functools.wraps(oracle)
-    def ask(call: Call, *arguments: Any, **options: Any) -> Verdict:
-        given = functools.partial(oracle, call, *arguments, **options)
-        batch, heads, queries, _ = call.query.shape
-        rows = options.get("rows")
-        judged = queries if rows is None else len(rows)
-        if batch * heads * judged * call.key.shape[2] > largest:
+    @functools.wraps(function)
+    def ask(*arguments: Any, **options: Any) -> Verdict:
+        given = functools.partial(function, *arguments, **options)
+        if not where(*arguments, **options):
             return given()
-        own = (getattr(call, item.name) for item in fields(call))
-        contents = (*own, *arguments, *options.items())
-        return answer(_Question(tuple(map(content_of, contents)), given))
+        contents = (*map(content_of, arguments), content_of(options))
+        return answer(_Question(contents, given))
 
     return ask
 
 
 def content_of(value: Any) -> Any:
-    """What tells a value from another: a tensor's numbers, anything else as it is."""
+    """What tells a value from another, to be looked up: of a tensor it is the numbers."""
+    if isinstance(value, Call):
+        return tuple(content_of(getattr(value, item.name)) for item in fields(value))
     if isinstance(value, tuple):
         return tuple(map(content_of, value))
+    if isinstance(value, Mapping):
+        return tuple((name, content_of(each)) for name, each in value.items())
     if not isinstance(value, torch.Tensor):
         return value
     # contiguous() leaves the odd stride of a single number as it is

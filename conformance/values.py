@@ -12,14 +12,17 @@ from attnspec.spec import Case, Values
 
 Tensors = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
-KEPT = 2**11
+KEPT = 2**13
 """Numbers of the largest draw that is remembered."""
 
 
 def generator(case: Case, purpose: str) -> torch.Generator:
     """A random generator for one purpose of one case: the same bits on every machine and run."""
-    seed = zlib.crc32(f"{case.seed}/{purpose}".encode())
-    return torch.Generator().manual_seed(seed)
+    return torch.Generator().manual_seed(_seed(case, purpose))
+
+
+def _seed(case: Case, purpose: str) -> int:
+    return zlib.crc32(f"{case.seed}/{purpose}".encode())
 
 
 def normal(case: Case, purpose: str, *shape: int) -> Float64[torch.Tensor, "..."]:
@@ -27,10 +30,10 @@ def normal(case: Case, purpose: str, *shape: int) -> Float64[torch.Tensor, "..."
     if math.prod(shape) > KEPT:
         return torch.randn(*shape, generator=generator(case, purpose), dtype=torch.float64)
     # a copy: whoever is judged may write to it
-    return _numbers(zlib.crc32(f"{case.seed}/{purpose}".encode()), shape).clone()
+    return _numbers(_seed(case, purpose), shape).clone()
 
 
-@functools.lru_cache(maxsize=2048)
+@functools.lru_cache(maxsize=1024)
 def _numbers(seed: int, shape: tuple[int, ...]) -> torch.Tensor:
     """The same few shapes and seeds are drawn by most laws."""
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)

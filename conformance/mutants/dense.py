@@ -55,6 +55,8 @@ class Dense:
 
     def share_heads(self, tensor: torch.Tensor, heads: int) -> torch.Tensor:
         """Query head i reads key/value head i // group."""
+        if tensor.shape[1] == heads:
+            return tensor
         return tensor.repeat_interleave(heads // tensor.shape[1], dim=1)
 
     def scale(self, query: torch.Tensor, value: torch.Tensor, scale: float | None) -> float:
