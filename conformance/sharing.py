@@ -82,16 +82,18 @@ def remembered(
 
 def content_of(value: Any) -> Any:
     """What tells a value from another, to be looked up: of a tensor it is the numbers."""
+    if isinstance(value, torch.Tensor):
+        # contiguous() leaves the odd stride of a single number as it is
+        fresh = value.detach().cpu().clone(memory_format=torch.contiguous_format)
+        numbers = fresh.view(-1).view(torch.uint8).numpy()
+        digest = hashlib.blake2b(numbers.data, digest_size=16).digest()
+        return tuple(value.shape), value.dtype, value.device, digest
+    if value is None or isinstance(value, (str, int, float)):
+        return value
     if isinstance(value, Call):
         return tuple(content_of(getattr(value, item.name)) for item in fields(value))
     if isinstance(value, tuple):
         return tuple(map(content_of, value))
     if isinstance(value, Mapping):
         return tuple((name, content_of(each)) for name, each in value.items())
-    if not isinstance(value, torch.Tensor):
-        return value
-    # contiguous() leaves the odd stride of a single number as it is
-    fresh = value.detach().cpu().clone(memory_format=torch.contiguous_format)
-    numbers = fresh.view(-1).view(torch.uint8).numpy()
-    digest = hashlib.blake2b(numbers.data, digest_size=16).digest()
-    return tuple(value.shape), value.dtype, value.device, digest
+    return value

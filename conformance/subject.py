@@ -119,7 +119,8 @@ class Subject:
         dtype = case.dtype
         if dtype not in claimed:
             dtype = max(claimed, key=lambda each: torch.finfo(each).bits)
-        case = case.but(device=self.device, dtype=dtype)
+        if (case.device, case.dtype) != (self.device, dtype):
+            case = case.but(device=self.device, dtype=dtype)
         if self.refuses(case) is None or not self.claims(*case.features):
             return case
         widths = [

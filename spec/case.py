@@ -1,5 +1,6 @@
 """A case: everything that is asked of one call of an attention implementation, as data."""
 
+import functools
 from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from typing import Any
@@ -173,7 +174,7 @@ class Case:
         if self.mask_gradient and not (self.backward and is_float):
             raise ValueError("mask_gradient needs backward and a float mask")
 
-    @property
+    @functools.cached_property
     def features(self) -> frozenset[Feature]:
         """What an implementation must claim to be asked this."""
         used = {
@@ -192,7 +193,7 @@ class Case:
 
     def but(self, **changes: Any) -> "Case":
         """The same case with some fields changed."""
-        return replace(self, **changes)
+        return replace(self, **changes) if changes else self
 
     def __str__(self) -> str:
         """Only what differs from the smallest case, in words."""

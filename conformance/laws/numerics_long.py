@@ -24,7 +24,6 @@ SEQUENCE = Case(
 PEAKED = SEQUENCE.but(values=Values.PEAKED)
 # of this seed the last keys carry much: at such a length the bound is a fiftieth of the values
 FEW = PEAKED.but(queries=2, keys=70_000, d_head=4, d_value=4, is_causal=False, seed=7)
-
 UNEVEN = PEAKED.but(queries=17, keys=2101, is_causal=False)
 ACROSS = PEAKED.but(queries=1100, keys=1099, is_causal=False)
 LONG = PEAKED.but(queries=131_072, keys=131_072, d_head=64, d_value=64)
