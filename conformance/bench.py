@@ -6,7 +6,6 @@ between machines.
 """
 
 import dataclasses
-import io
 import statistics
 import sys
 import time
@@ -16,13 +15,13 @@ from typing import Annotated
 
 import torch
 import typer
-from rich import box
 from rich.console import Console
 from rich.table import Table
 
 from attnspec.conformance.effort import Effort
 from attnspec.conformance.kills import chosen, first_kill, kind_of
 from attnspec.conformance.law import Judged, registered
+from attnspec.conformance.markdown_table import markdown
 from attnspec.conformance.record import Outcome, Record
 from attnspec.conformance.report_file import write_whole
 from attnspec.conformance.report_run import Run, begun
@@ -113,21 +112,7 @@ def sentence(median: float, longest: float) -> str:
 
 def page(shown: Table, verdict: str, run: Run) -> str:
     """The figures as Markdown, with how they were made."""
-    wide = io.StringIO()
-    shown.box, shown.title = box.MARKDOWN, None
-    Console(file=wide, width=200).print(shown)
-    packages = "".join(f", {name} {each}" for name, each in run.packages.items())
-    lines = [
-        f"Measured on {run.date[:10]} with attnspec {run.attnspec}, specification {run.spec}, "
-        f"PyTorch {run.torch}{packages}, Python {run.python} on {run.machine}, "
-        f"in {(run.seconds or 0.0) / 60:.0f} minutes.",
-        "",
-        f"**{verdict}.**",
-        "",
-        *(line.strip() for line in wide.getvalue().splitlines() if line.strip()),
-        "",
-    ]
-    return "\n".join(lines)
+    return f"{run.told}.\n\n**{verdict}.**\n\n{markdown(shown)}\n"
 
 
 def main(

@@ -1,7 +1,6 @@
 """The matrix of mutants and laws: stored in a file, counted in tables, shown as a page."""
 
 import dataclasses
-import io
 import json
 import statistics
 from collections import Counter
@@ -10,11 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rich import box
-from rich.console import Console
 from rich.table import Table
 
 from attnspec.conformance.kills import CORRECT, Kills
+from attnspec.conformance.markdown_table import markdown
 from attnspec.conformance.report_run import Run
 
 KILLED, SURVIVED, SILENT = "K", ".", "-"
@@ -169,24 +167,12 @@ def page(matrix: Matrix, planted: int) -> str:
         matrix: of all mutants, or of some, which is said.
         planted: how many mutants there are.
     """
-    run, wide = matrix.run, io.StringIO()
-    console = Console(file=wide, width=240)
-    for each in tables(matrix):
-        each.box = box.MARKDOWN
-        title, each.title = each.title, None
-        console.print(f"**{title}**\n", markup=False, highlight=False)
-        console.print(each)
-    minutes = (run.seconds or 0.0) / 60
     tried = len(matrix.mutants)
     lines = [] if tried == planted else [f"**Only {tried} of {planted} mutants were tried.**", ""]
-    lines += [
-        f"Measured on {run.date[:10]} with attnspec {run.attnspec}, PyTorch {run.torch}, "
-        f"Python {run.python} on {run.machine}, in {minutes:.0f} minutes, by `attnspec mutants`.",
-        "",
-        *(line.strip() for line in wide.getvalue().splitlines()),
-        *(f"- {line}" for line in remarks(matrix, is_whole=tried == planted)),
-        "",
-    ]
+    lines += [f"{matrix.run.told}, by `attnspec mutants`.", ""]
+    for each in tables(matrix):
+        lines += [f"**{each.title}**", "", markdown(each), ""]
+    lines += [*(f"- {line}" for line in remarks(matrix, is_whole=tried == planted)), ""]
     return "\n".join(lines)
 
 

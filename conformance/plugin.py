@@ -5,6 +5,7 @@ of attnspec until it is asked to.
 """
 
 import time
+from collections.abc import Generator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -77,7 +78,13 @@ class Collector:
         self.unwritten = ""
         self.progress: Progress | None = None
 
-    def pytest_sessionstart(self) -> None:
+    @pytest.hookimpl(wrapper=True)
+    def pytest_sessionstart(self) -> Generator[None, None, None]:
+        """Begin once the workers have: what is asked here imports torch, as they do."""
+        yield
+        self.begin()
+
+    def begin(self) -> None:
         """Begin the report, so that one is there however the run ends."""
         option = self.config.getoption
         if option("--attnspec-progress"):

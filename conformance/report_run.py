@@ -56,6 +56,16 @@ class Run:
         """True where every trial was tried."""
         return self.ended == "complete"
 
+    @property
+    def told(self) -> str:
+        """When, with what and on what it was made, as a page says it."""
+        packages = "".join(f", {name} {each}" for name, each in self.packages.items())
+        return (
+            f"Measured on {self.date[:10]} with attnspec {self.attnspec}, specification "
+            f"{self.spec}, PyTorch {self.torch}{packages}, Python {self.python} on "
+            f"{self.machine}, in {(self.seconds or 0.0) / 60:.0f} minutes"
+        )
+
     def to_json(self) -> str:
         """The first line of a report."""
         return json.dumps({"run": dataclasses.asdict(self)}, ensure_ascii=False, allow_nan=False)

@@ -6,6 +6,7 @@ each result used: that of the worst element of a result, of which the largest an
 all results. It exits with status 1 if any result exceeded its bound.
 """
 
+import dataclasses
 import os
 import sys
 import time
@@ -17,6 +18,7 @@ import typer
 from rich.console import Console
 from rich.progress import Progress
 
+from attnspec.conformance.report_run import begun
 from attnspec.conformance.soundness_measure import DTYPES, measure_apart
 from attnspec.conformance.soundness_report import Session, exceedances, page, print_report
 
@@ -42,7 +44,7 @@ def main(
 ) -> None:
     """Try the error bound on correct implementations, and print how much of it they use."""
     torch.set_num_threads(1)
-    started = time.perf_counter()
+    run, started = begun(device="cpu", effort="", seed=seed), time.perf_counter()
     with Progress(console=Console(stderr=True), disable=not sys.stderr.isatty()) as progress:
         task = progress.add_task("calls", total=cases)
         seeds = range(seed, seed + cases)
@@ -54,7 +56,7 @@ def main(
         first=seed,
         longest=longest,
         each=each or None,
-        seconds=time.perf_counter() - started,
+        run=dataclasses.replace(run, seconds=time.perf_counter() - started),
         workers=workers,
     )
     print_report(count, session, Console(width=200))

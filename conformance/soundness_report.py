@@ -1,19 +1,15 @@
 """The report on soundness: tables of how much of the bound correct arithmetic uses."""
 
-import datetime
-import io
-import platform
 import statistics
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import numpy as np
-import torch
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from attnspec import __version__
+from attnspec.conformance.markdown_table import markdown
+from attnspec.conformance.report_run import Run
 from attnspec.conformance.soundness_measure import DTYPES, RUN, Count
 from attnspec.conformance.soundness_variants import VARIANTS
 
@@ -41,7 +37,7 @@ class Session:
         first: the seed of the first.
         longest: the largest number of keys.
         each: variants tried on a call at most; `None` is all.
-        seconds: of wall time.
+        run: with what, and in how many seconds.
         workers: processes.
     """
 
@@ -49,7 +45,7 @@ class Session:
     first: int
     longest: int
     each: int | None
-    seconds: float
+    run: Run
     workers: int
 
 
@@ -110,29 +106,19 @@ def print_report(count: Count, session: Session, console: Console) -> None:
     """Print the tables, the sentence and the first few exceedances."""
     for each in tables(count):
         console.print(each)
-    console.print(f"{summary(count, session)}, {session.seconds:.0f} s", highlight=False)
+    console.print(f"{summary(count, session)}, {session.run.seconds or 0.0:.0f} s", highlight=False)
     for line in exceedances(count)[:50]:
         console.print(line, soft_wrap=True, highlight=False, markup=False)
 
 
 def page(count: Count, session: Session) -> str:
     """The report as Markdown, with everything that it takes to repeat it."""
-    text = io.StringIO()
-    console = Console(file=text, width=200)
-    for each in tables(count):
-        console.print(each)
-    grids = "\n".join(line.rstrip() for line in text.getvalue().splitlines())
     wanted = f"--seed {session.first} --cases {session.calls // len(DTYPES)}"
     wanted += f" --longest {session.longest} --each {session.each or 0}"
-    today = datetime.datetime.now(datetime.UTC).date()
     lines = [
         f"**{summary(count, session)}.**",
         "",
-        f"Measured on {today} with attnspec {__version__}, PyTorch {torch.__version__}, "
-        f"NumPy {np.__version__}, Python {platform.python_version()} on "
-        f"{platform.system()} {platform.machine()} "
-        f"({torch.backends.cpu.get_cpu_capability()}), "
-        f"in {session.seconds / 60:.0f} minutes on {session.workers} processes, by",
+        f"{session.run.told} on {session.workers} processes, by",
         "",
         "```text",
         f"python -m attnspec.conformance.soundness {wanted}",
@@ -140,4 +126,6 @@ def page(count: Count, session: Session) -> str:
     ]
     if exceeded := exceedances(count):
         lines += ["", "Beyond their bound:", "", *(f"- {line}" for line in exceeded[:50])]
-    return "\n".join(lines) + "\n" + grids.rstrip() + "\n"
+    for each in tables(count):
+        lines += ["", markdown(each)]
+    return "\n".join(lines) + "\n"

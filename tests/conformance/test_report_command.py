@@ -94,7 +94,7 @@ def test_a_page_that_cannot_be_written_leaves_the_report_and_a_usage_error(tmp_p
     config = SimpleNamespace(getoption=(options | values | {"--laws": []}).get)
     session = SimpleNamespace(exitstatus=pytest.ExitCode.OK, shouldfail=False)
     collector = Collector(config)
-    collector.pytest_sessionstart()
+    collector.begin()
     collector.collected["x::test_law[a]"] = None
     collector._keep("x::test_law[a]", make_record(Outcome.PASSED))
     collector.pytest_sessionfinish(session)

@@ -1,6 +1,7 @@
 """Soundness: what is measured is reported, and what exceeds its bound cannot be overlooked."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -9,12 +10,14 @@ from typer.testing import CliRunner
 
 from attnspec.conformance import soundness, soundness_measure
 from attnspec.conformance.call import Call
+from attnspec.conformance.report_run import begun
 from attnspec.conformance.soundness_cases import draw_call
 from attnspec.conformance.soundness_measure import DTYPES, RUN, dealt, measure, measure_apart
 from attnspec.conformance.soundness_report import Session, exceedances, page, summary
 from attnspec.conformance.soundness_variants import VARIANTS, Variant
 
-SESSION = Session(calls=8, first=3, longest=20, each=1, seconds=90.0, workers=2)
+MADE = replace(begun(device="cpu", effort="", seed=3), seconds=90.0)
+SESSION = Session(calls=8, first=3, longest=20, each=1, run=MADE, workers=2)
 SHORT = ["--cases", "2", "--longest", "12", "--workers", "1"]
 
 
