@@ -270,7 +270,10 @@ def _answer(implementation: Implementation, question: Question) -> Answer | None
                 given.query, given.key, given.value, **given.keywords()
             )
             out, lse = found if isinstance(found, tuple) else (found, None)
-            answer = {"out": out.detach()} if lse is None else {"out": out, "lse": lse.detach()}
+            # clones: what is behind a view, or a result that knows its past, is never freed
+            answer = {"out": out.detach().clone()}
+            if lse is not None:
+                answer["lse"] = lse.detach().clone()
             if out.requires_grad:
                 gradients = torch.autograd.grad(
                     out, list(leaves.values()), grad_out, allow_unused=True
