@@ -106,11 +106,13 @@ def _design(
 
     own = {"dtype": tuple(each for each in AXES["dtype"] if each in dtypes)}
     # what is kept from row to row must be claimed
-    for channels in ((), ((64, 64),), ((128, 128),)):
-        axes = AXES | own | {"channels": (*channels, *AXES["channels"])}
-        if claimed({name: values[0] for name, values in axes.items()}):
-            return tuple(case_of(row).but(device=device) for row in pairwise(axes, claimed))
-    return ()
+    first = case_of({name: values[0] for name, values in (AXES | own).items()})
+    first = Subject(claims, device=device).fit(first)
+    channels = dict.fromkeys([(first.d_head, first.d_value), *AXES["channels"]])
+    axes = AXES | own | {"channels": tuple(channels)}
+    if not claimed({name: values[0] for name, values in axes.items()}):
+        return ()
+    return tuple(case_of(row).but(device=device) for row in pairwise(axes, claimed))
 
 
 def _unused(*arguments: Any, **options: Any) -> NoReturn:
