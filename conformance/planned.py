@@ -2,7 +2,7 @@
 
 import dataclasses
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -175,19 +175,17 @@ def plan(
     homes: dict[str, Process] = {}
     try:
         for target in dict.fromkeys(targets):
-            asked = Planned(target=target, name=target, words=words, device=device)
-            if asked.home not in homes:
-                homes[asked.home] = Process(look_up, memory)
-            try:
-                limit = min(limit, PATIENCE)
-                told = json.loads(homes[asked.home].ask({"planned": asked.to_data()}, limit))
-            except Lost as lost:
-                del homes[asked.home]
-                told = {"broken": f"{target}: importing it failed: {lost}"}
+            subject = Planned(target=target, name=target, words=words, device=device)
+            if subject.home not in homes:
+                homes[subject.home] = Process(look_up, memory)
+            question = {"planned": subject.to_data()}
+            told = asked(homes[subject.home], target, question, min(limit, PATIENCE))
             if "refused" in told:
                 raise TargetError(told["refused"])
             if "broken" in told:
-                found.append(replace(asked, broken=told["broken"]))
+                found.append(replace(subject, broken=told["broken"]))
+            if told.get("lost"):
+                del homes[subject.home]
             found += [Planned.from_data(each) for each in told.get("found", ())]
     finally:
         for process in homes.values():
@@ -199,20 +197,49 @@ def plan(
 
 def look_up(question: dict[str, Any], tell: Tell) -> str:
     """Answer what a target stands for, inside the process that imports it."""
-    asked = Planned.from_data(question["planned"])
+    subject = Planned.from_data(question["planned"])
+
+    def find() -> dict[str, Any]:
+        if subject.is_strange:
+            demand_device(subject.device)
+        judged = resolve(subject.target, claims=subject.words.claims(), device=subject.device)
+        found = (_settled(subject, place, each) for place, each in enumerate(judged))
+        return {"found": [each.to_data() for each in found]}
+
+    return answered(subject.target, find)
+
+
+def asked(process: Process, target: str, question: dict[str, Any], limit: float) -> dict[str, Any]:
+    """Ask a process about the target that it imports.
+
+    Args:
+        process: whose answer is made by `answered`.
+        target: for the message.
+        question: what JSON can hold.
+        limit: seconds that it may take.
+
+    Returns:
+        What was found; or `refused`, for a target that is not there, or `broken`, for one that
+        cannot be imported, with the reason; and `lost` where that has ended the process.
+    """
     try:
-        if asked.is_strange:
-            demand_device(asked.device)
-        judged = resolve(asked.target, claims=asked.words.claims(), device=asked.device)
+        told: dict[str, Any] = json.loads(process.ask(question, limit))
+    except Lost as lost:
+        return {"broken": f"{target}: importing it failed: {lost}", "lost": True}
+    return told
+
+
+def answered(target: str, find: Callable[[], dict[str, Any]]) -> str:
+    """Answer `asked`, inside the process that imports a target."""
+    try:
+        return json.dumps(find())
     except BrokenTarget as error:
         return json.dumps({"broken": str(error)})
-    except (TargetError, ValueError) as error:
+    except ValueError as error:
         return json.dumps({"refused": str(error)})
     except BaseException as error:
-        told = f"{asked.target}: importing it failed: {type(error).__name__}: {error}"
+        told = f"{target}: importing it failed: {type(error).__name__}: {error}"
         return json.dumps({"broken": told})
-    found = (_settled(asked, place, each) for place, each in enumerate(judged))
-    return json.dumps({"found": [each.to_data() for each in found]})
 
 
 def _settled(asked: Planned, place: int, judged: Judgeable) -> Planned:

@@ -1,28 +1,16 @@
 """The probe in a process of its own: one that hangs or dies costs one experiment, and no more."""
 
 import functools
-import json
-import multiprocessing
-import os
-import sys
 from collections.abc import Iterable, Iterator
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
 from typing import Any
-
-import torch
 
 from attnspec.conformance.claims import Claims
 from attnspec.conformance.isolation import Lost, Process, Tell
-from attnspec.conformance.memory import limit_memory
+from attnspec.conformance.planned import answered, asked
 from attnspec.conformance.probe import UNKNOWN, Finding, answer, experiments, rig_of
 from attnspec.conformance.probe_rig import Rig
 from attnspec.conformance.probe_target import target_of
 from attnspec.conformance.targets import TargetError
-
-ENDED = (BrokenProcessPool, EOFError, OSError)
-"""What comes of a process that is no more."""
 
 
 def probe_apart(
@@ -47,27 +35,20 @@ def probe_apart(
     Yields:
         One finding per question, in their order.
     """
-    # neither the threads nor the CUDA context of this process are in a child of a server
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([__name__])
-    waiting = list(questions)
-    while waiting:
-        with _executor(context, memory) as pool:
-            # our own imports are not on the target's time
-            pool.submit(experiments).result()
-            while waiting:
-                question = waiting.pop(0)
-                try:
-                    found = pool.submit(_one, target, question, dtypes, device)
-                    yield Finding.from_json(found.result(timeout))
-                except TimeoutError:
-                    yield _lost(question, f"no answer within {timeout:g} s")
-                    break
-                except ENDED:
-                    yield _lost(question, "the process ended during this experiment")
-                    break
-                except Exception as error:
-                    yield _lost(question, f"{type(error).__name__}: {error}")
+    process: Process | None = None
+    given = {"target": target, "dtypes": dtypes, "device": device}
+    try:
+        for question in questions:
+            process = process or Process(_one, memory)
+            try:
+                yield Finding.from_json(process.ask(given | {"question": question}, timeout))
+            except Lost as lost:
+                process = None
+                ended = f"during this experiment {lost}"
+                yield _lost(question, f"no answer within {timeout:g} s" if lost.hung else ended)
+    finally:
+        if process is not None:
+            process.end()
 
 
 def importing_apart(target: str, device: str, *, timeout: float, memory: int | None) -> str:
@@ -78,58 +59,29 @@ def importing_apart(target: str, device: str, *, timeout: float, memory: int | N
     """
     process = Process(_found, memory)
     try:
-        told = json.loads(process.ask({"target": target, "device": device}, timeout))
-    except Lost as lost:
-        raise TargetError(f"{target}: importing it failed: {lost}") from None
+        told = asked(process, target, {"target": target, "device": device}, timeout)
     finally:
         process.end()
-    if "refused" in told:
-        raise TargetError(told["refused"])
+    if "importing" not in told:
+        raise TargetError(told.get("refused") or told["broken"])
     return str(told["importing"])
 
 
 def _found(question: dict[str, Any], tell: Tell) -> str:
     """Answer what a target is, inside the process that imports it."""
-    target = question["target"]
-    try:
-        return json.dumps({"importing": target_of(target, question["device"]).importing})
-    except (TargetError, ValueError) as error:
-        return json.dumps({"refused": str(error)})
-    except BaseException as error:
-        told = f"{target}: importing it failed: {type(error).__name__}: {error}"
-        return json.dumps({"refused": told})
+    target, device = question["target"], question["device"]
+    return answered(target, lambda: {"importing": target_of(target, device).importing})
 
 
-@contextmanager
-def _executor(
-    context: multiprocessing.context.ForkServerContext, memory: int | None
-) -> Iterator[ProcessPoolExecutor]:
-    """A pool of one process, which is gone afterwards whatever it is doing."""
-    before = set(multiprocessing.active_children())
-    pool = ProcessPoolExecutor(1, mp_context=context, initializer=_begin, initargs=(memory,))
-    try:
-        yield pool
-    finally:
-        for child in set(multiprocessing.active_children()) - before:
-            child.kill()
-        pool.shutdown(wait=True, cancel_futures=True)
-
-
-def _begin(memory: int | None) -> None:
-    """Be quiet, use one thread, and hold no more than is allowed."""
-    torch.set_num_threads(1)
-    limit_memory(memory)
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    for stream in (sys.stdout, sys.stderr):
-        stream.flush()
-    os.dup2(nowhere, 1)
-    os.dup2(nowhere, 2)
-
-
-def _one(target: str, question: str, dtypes: str | None, device: str) -> str:
-    """Run one experiment in this process."""
+def _one(given: dict[str, Any], tell: Tell) -> str:
+    """Run one experiment, inside the process that has imported the target."""
+    question = given["question"]
     (chosen,) = (each for each in experiments() if each.question == question)
-    return answer(chosen, _rig(target, dtypes, device)).to_json()
+    try:
+        rig = _rig(given["target"], given["dtypes"], given["device"])
+        return answer(chosen, rig).to_json()
+    except Exception as error:
+        return _lost(question, f"{type(error).__name__}: {error}").to_json()
 
 
 @functools.cache

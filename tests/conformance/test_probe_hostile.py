@@ -100,7 +100,8 @@ def test_a_process_that_hangs_or_ends_costs_one_experiment(tmp_path, capfd):
     assert [each.question for each in found] == list(questions)
     assert [each.answer for each in found] == [UNKNOWN, UNKNOWN, "no", "yes"]
     assert found[0].evidence == ("no answer within 10 s",)
-    assert found[1].evidence == ("the process ended during this experiment",)
+    ended = "during this experiment it ended its process, with exit status 3"
+    assert found[1].evidence == (ended,)
     assert "noise" not in capfd.readouterr().out
 
 
