@@ -130,7 +130,7 @@ def _compare_checkpoint(weights: str, asked: Asked) -> None:
     from attnspec.conformance.law import Judged
     from attnspec.conformance.memory import most
     from attnspec.conformance.planned import Words, plan
-    from attnspec.conformance.targets import every_name
+    from attnspec.conformance.targets import TargetError, every_name
     from attnspec.conformance.violation import Violation
     from attnspec.reference.weights import WeightsError
 
@@ -141,7 +141,7 @@ def _compare_checkpoint(weights: str, asked: Asked) -> None:
         planned = plan(targets, words, asked.device, limit=asked.timeout, memory=held)
         found = [each for each in planned if each.kind is Judged.ATTENTION and not each.broken]
         typer.echo(compare(weights, [each.load().subject for each in found]))
-    except (ValueError, WeightsError, ImportError) as error:
+    except (TargetError, ValueError, WeightsError, ImportError) as error:
         refuse(str(error))
     except Violation as error:
         typer.echo(f"{weights}: {error}")

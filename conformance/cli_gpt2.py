@@ -9,6 +9,8 @@ import typer
 from attnspec.conformance.cli_run import Asked, run
 from attnspec.conformance.effort import Effort
 
+_NO_MODEL = "no GPT-2, which is built from two arguments, a configuration and a state dictionary"
+
 
 def check_gpt2(
     targets: Annotated[
@@ -76,13 +78,13 @@ def check_gpt2(
     run(asked, _no_models)
 
 
-def _no_models(planned: list[dict[str, Any]]) -> str:
-    """Which target stands for no GPT-2."""
+def _no_models(told: dict[str, Any]) -> str:
+    """Which target stands for no GPT-2, in words that are about GPT-2."""
+    planned, refused = told["planned"], str(told["refused"])
     fitting = {each["target"] for each in planned if each["kind"] == "model" or each["broken"]}
     for each in planned:
         if each["target"] not in fitting:
-            return (
-                f"{each['target']}: no GPT-2, which is built from two arguments, a configuration "
-                "and a state dictionary"
-            )
-    return ""
+            return f"{each['target']}: {_NO_MODEL}"
+    # what is not built from two arguments was taken for an attention, and called as one
+    target, _, reason = refused.partition(": ")
+    return f"{target}: {_NO_MODEL}; {reason}" if "refuses ones of shape" in reason else refused

@@ -1,6 +1,7 @@
 """The run behind `attnspec check` and `attnspec check-gpt2`: pytest, with workers."""
 
 import json
+import operator
 import os
 import secrets
 import tempfile
@@ -44,18 +45,19 @@ class Asked:
     junit: Path | None = None
 
 
-Accept = Callable[[list[dict[str, Any]]], str]
-"""Tells why what was looked up, as data of `Planned`, is not what a command judges; or nothing."""
+Refuse = Callable[[dict[str, Any]], str]
+"""Tells why a command does not judge what was looked up: `planned`, data of `Planned`, or nothing
+for the reason that is `refused`. It tells nothing where there is something to judge."""
 
 
-def run(asked: Asked, accept: Accept | None = None) -> NoReturn:
+def run(asked: Asked, refuses: Refuse = operator.itemgetter("refused")) -> NoReturn:
     """Judge, print and write what was found, and end the command.
 
     Nothing here imports torch, which takes seconds: the workers do, and start at once.
 
     Args:
         asked: what is judged, and how.
-        accept: is shown what the targets are before any law is tried.
+        refuses: is shown what the targets are before any law is tried.
 
     Raises:
         typer.Exit: always, with the exit status.
@@ -63,7 +65,7 @@ def run(asked: Asked, accept: Accept | None = None) -> NoReturn:
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # one thread per worker
     check_paths(asked.report, asked.html, asked.markdown, asked.junit)
     with tempfile.TemporaryDirectory() as folder:
-        refusals = _Refusals(Path(folder, "plan.json"), accept)
+        refusals = _Refusals(Path(folder, "plan.json"), refuses)
         # The settings and conftest files of whatever project we are called in are not for this run.
         settings = Path(folder, "pytest.ini")
         settings.write_text("[pytest]\n")
@@ -84,8 +86,8 @@ def run(asked: Asked, accept: Accept | None = None) -> NoReturn:
 class _Refusals:
     """A plugin that ends a run whose workers found nothing to judge."""
 
-    def __init__(self, plan: Path, accept: Accept | None) -> None:
-        self.plan, self.accept = plan, accept
+    def __init__(self, plan: Path, refuses: Refuse) -> None:
+        self.plan, self.refuses = plan, refuses
         self.reason = ""
 
     def pytest_configure(self, config: pytest.Config) -> None:
@@ -95,8 +97,7 @@ class _Refusals:
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_node_collection_finished(self) -> None:
         """Read what one of them found out about the targets."""
-        told = json.loads(self.plan.read_text(encoding="utf-8"))
-        self.reason = told["refused"] or (self.accept(told["planned"]) if self.accept else "")
+        self.reason = self.refuses(json.loads(self.plan.read_text(encoding="utf-8")))
         if self.reason:
             self.config.option.verbose = QUIETEST  # no count of the tests that did not run
             raise pytest.UsageError

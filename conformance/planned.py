@@ -235,7 +235,7 @@ def answered(target: str, find: Callable[[], dict[str, Any]]) -> str:
         return json.dumps(find())
     except BrokenTarget as error:
         return json.dumps({"broken": str(error)})
-    except ValueError as error:
+    except (TargetError, ValueError) as error:
         return json.dumps({"refused": str(error)})
     except BaseException as error:
         told = f"{target}: importing it failed: {type(error).__name__}: {error}"

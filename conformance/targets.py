@@ -44,7 +44,7 @@ _BY_PARAMETER = {
 }
 
 
-class TargetError(ValueError):
+class TargetError(Exception):
     """A target that cannot be found or is not what it should be; the message names it."""
 
 

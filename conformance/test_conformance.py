@@ -19,7 +19,7 @@ from attnspec.conformance.memory import most
 from attnspec.conformance.planned import Errand, Planned, Words, errands, plan
 from attnspec.conformance.plugin import PROPERTY
 from attnspec.conformance.record import CONFORMING, Outcome
-from attnspec.conformance.targets import every_name
+from attnspec.conformance.targets import TargetError, every_name
 from attnspec.conformance.trials import chosen
 from attnspec.conformance.unseen import clean
 
@@ -65,7 +65,7 @@ def _looked_up(config: pytest.Config) -> dict[str, Any]:
         limit = option("--attnspec-timeout")
         planned = plan(targets, words, device, limit=limit, memory=memory)
         errands(planned, laws)
-    except ValueError as error:
+    except (TargetError, ValueError) as error:
         return {"planned": [], "memory": None, "refused": str(error)}
     return {"planned": [each.to_data() for each in planned], "memory": memory, "refused": ""}
 

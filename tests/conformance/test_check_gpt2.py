@@ -203,6 +203,14 @@ def test_the_command_names_what_it_cannot_check(arguments, message):
     assert message in result.output
 
 
+def test_a_function_of_one_argument_is_refused_in_words_about_gpt2(tmp_path):
+    path = tmp_path / "models_of_one_argument.py"
+    path.write_text("def build(config):\n    return None\n")
+    result = CliRunner().invoke(app, ["check-gpt2", f"{path}:build"])
+    assert result.exit_code == 2
+    assert f"{path}:build: no GPT-2, which is built from two arguments" in result.output
+
+
 @pytest.mark.parametrize(
     ("code", "told"),
     [
