@@ -34,7 +34,7 @@ from attnspec.spec import (
 SLACK = 3
 """Places of a buffer that no token ever takes."""
 
-SLICED = 8
+SLICED = 5
 """Queries of a chunk, at most, that are asked for one at a time: others would tell no more."""
 
 GARBAGE = 30.0

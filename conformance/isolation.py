@@ -8,6 +8,7 @@ import atexit
 import contextlib
 import ctypes
 import faulthandler
+import gc
 import json
 import multiprocessing
 import os
@@ -156,6 +157,7 @@ def _ended(status: int, wrote: str) -> str:
 def _serve(connection: Connection, output: Connection, answer: Answer, memory: int | None) -> None:
     """Answer until nobody asks any more: what the process does."""
     _settle(output, memory)
+    gc.freeze()  # what came with the fork is never thrown away: nobody need look at it again
 
     def tell(tag: bytes, body: bytes) -> None:
         connection.send_bytes(tag + body)
