@@ -21,7 +21,7 @@ from attnspec.implementations import load
 from attnspec.spec import Feature, RoundingLevel
 
 LAWS = ("a-causal-row-attends-its-prefix", "padding-equals-a-shorter-sequence")
-CPU = ("eager", "sdpa", "sdpa_math", "sdpa_flash", "custom_op")
+CPU = ("eager", "sdpa", "sdpa_math", "sdpa_flash", "compiled", "custom_op")
 
 
 def found_of(attention, *questions):
