@@ -50,6 +50,12 @@ HARD = (
 LEAN = 48.0
 """A bias common to all keys, which the softmax must not feel."""
 
+MANY = 42
+"""Keys, in units of lengths, whose weights round alike: one weight of 1 beside them is little."""
+
+NEARLY = 0.04
+"""How far beside the middle of two numbers a weight lies, in units of its rounding error."""
+
 
 @experiment("storage types")
 def storage_types(rig: Rig) -> Finding:
@@ -159,6 +165,7 @@ def _hard(rig: Rig) -> Iterator[Answer]:
             if answer.out is not None:
                 yield answer
         yield from _leaning(rig, dtype)
+        yield from _summed(rig, dtype)
 
 
 def _leaning(rig: Rig, dtype: torch.dtype) -> Iterator[Answer]:
@@ -166,18 +173,50 @@ def _leaning(rig: Rig, dtype: torch.dtype) -> Iterator[Answer]:
 
     What it loses in a narrow type is more than any other step may lose.
     """
-    if rig.lacks("attn_mask"):
-        return
-    bias = Mask(kind=MaskKind.FLOAT, pattern=MaskPattern.BIAS, shape=MaskShape.FULL)
-    easy = rig.draw(dtype=dtype, mask=bias)
-    if not rig.read(easy, readings(rig.meant(easy))).names:
-        return
-    for seed in range(2):
-        call = rig.draw(dtype=dtype, mask=bias, seed=seed)
+    for call in _biased(rig, dtype):
         assert call.attn_mask is not None
         answer = rig.ask(call.but(attn_mask=call.attn_mask + LEAN))
         if answer.out is not None:
             yield answer
+
+
+def _summed(rig: Rig, dtype: torch.dtype) -> Iterator[Answer]:
+    """Weights that round down, but for the one whose value is read: their sum then errs as far.
+
+    Nearly all of a score is said by the mask, so that rounded queries lose nothing.
+    """
+    for call in _biased(rig, dtype, keys=MANY * rig.unit)[:1]:
+        scale = rig.meant(call).scale
+        if not scale or call.query.shape[3] < 2 or call.key.shape[2] < 3:
+            return
+        u = torch.finfo(dtype).eps / 2
+        # the first is the largest; halves are where a rounding is largest against its number
+        weights = torch.full((call.key.shape[2],), 0.5 * (1 + (1 - NEARLY) * u))
+        weights = weights.double().to(call.key.device)
+        weights[:2] = torch.tensor([1.0, 0.5 * (1 + (1 + NEARLY) * u)])
+        said = weights.log().to(dtype)
+        rest = (weights.log() - said.double()) / scale
+        query, key, value = (torch.zeros_like(x) for x in (call.query, call.key, call.value))
+        query[..., :2] = 1
+        key[..., 0] = rest.to(dtype)
+        key[..., 1] = (rest - rest.to(dtype).double()).to(dtype)
+        value[:, :, 1] = torch.linspace(1, 2, value.shape[3]).to(value)
+        mask = said.expand_as(call.attn_mask) if call.attn_mask is not None else None
+        answer = rig.ask(call.but(query=query, key=key, value=value, attn_mask=mask))
+        if answer.out is not None:
+            yield answer
+
+
+def _biased(rig: Rig, dtype: torch.dtype, **changes: int) -> list[Call]:
+    """Two calls with a float mask that hides nothing, where such a mask is taken."""
+    if rig.lacks("attn_mask"):
+        return []
+    bias = Mask(kind=MaskKind.FLOAT, pattern=MaskPattern.BIAS, shape=MaskShape.FULL)
+    easy = rig.draw(dtype=dtype, mask=bias)
+    is_read = bool(rig.read(easy, readings(rig.meant(easy))).names)
+    if not is_read:
+        return []
+    return [rig.draw(dtype=dtype, mask=bias, seed=seed, **changes) for seed in range(2)]
 
 
 def _handed_back(
