@@ -110,6 +110,8 @@ def _arguments(asked: Asked) -> list[str]:
     # nothing here asserts, and pytest would compile every module of ours anew
     arguments += ["--assert=plain", "-p", "xdist.plugin", "-p", "attnspec.conformance.plugin"]
     arguments += ["--disable-warnings", "--attnspec-progress"]
+    # it collects garbage five times at the end, in each worker, with all of torch in memory
+    arguments += ["-p", "no:unraisableexception"]
     # Not loadgroup: where a worker died, its successor is never given anything to do.
     arguments += ["-n", str(asked.workers), "--dist=load", "--max-worker-restart=1000000"]
     arguments += [f"--implementation={each}" for each in asked.targets]
