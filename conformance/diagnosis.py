@@ -48,6 +48,9 @@ TRIES = 5
 LARGEST = 2**24
 """Bytes of the memory behind a call that is put to the whole catalogue: each mutant gets a copy."""
 
+LONGEST = 2**12
+"""Keys of such a call, at most: some mutants hold every key against every other one."""
+
 Answer = dict[str, torch.Tensor]
 Answers = MutableMapping[Any, "Answer | None"]
 """What mutants have answered, by their ids and what they were asked."""
@@ -178,7 +181,7 @@ def alike(
     if subject.last_call is None or subject.last_call.dropout_p > 0:
         return []
     stored = sum(each.untyped_storage().nbytes() for each in subject.last_call.tensors.values())
-    if stored > LARGEST:
+    if stored > LARGEST or subject.last_call.key.shape[2] > LONGEST:
         return []
     grad_out, wrt = subject.last_grad or (None, ())
     first = _question(subject, None, subject.last_call, grad_out, wrt)

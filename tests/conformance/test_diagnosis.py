@@ -17,6 +17,7 @@ from attnspec.conformance.record import Outcome, Record
 from attnspec.conformance.subject import Subject
 from attnspec.conformance.targets import Judgeable, declare
 from attnspec.conformance.trials import trials
+from attnspec.spec import Case
 
 
 def written(mistake):
@@ -164,3 +165,16 @@ def test_a_call_in_a_large_memory_is_not_copied_for_the_catalogue(monkeypatch):
     subject.last_call = subject.last_call.but(query=far)
     monkeypatch.setattr(diagnosis, "planted", None)
     assert resembles(subject) == []
+
+
+def test_no_call_is_put_to_the_catalogue_that_takes_too_much_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    mutant = planted()["own-scale-ignored"]
+    subject = Subject(mutant.subject)
+    subject.call(
+        subject.draw(Case(queries=2, keys=diagnosis.LONGEST + 1, d_head=8, d_value=8, scale=2.0))
+    )
+    assert not diagnosis.alike(subject, among=[mutant])
+    monkeypatch.setattr(diagnosis, "LONGEST", diagnosis.LONGEST + 1)
+    assert diagnosis.alike(subject, among=[mutant]) == [mutant]
