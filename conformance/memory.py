@@ -1,6 +1,7 @@
 """Memory and time that a large call needs, told before it is made."""
 
 import contextlib
+import gc
 import math
 import os
 import sys
@@ -145,6 +146,7 @@ def peak(run: Callable[[], object], device: str) -> tuple[int, float]:
         return torch.cuda.max_memory_allocated(device) - before, seconds
     if not os.access(_SELF / "clear_refs", os.W_OK):
         raise NotAvailable("the system does not tell how much memory a call needs")
+    gc.collect()  # garbage that goes while it runs would hide as much of what it takes
     _SELF.joinpath("clear_refs").write_text("5")  # the peak so far is forgotten
     before = _held("VmRSS")
     started = time.perf_counter()

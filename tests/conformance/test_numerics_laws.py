@@ -1,5 +1,6 @@
 """The laws of the error bound: right attention passes, each planted bug is caught or warned of."""
 
+import gc
 from dataclasses import replace
 
 import pytest
@@ -160,6 +161,19 @@ def test_a_call_that_does_not_fit_is_refused_with_what_it_needs(
     monkeypatch.setattr(memory, "PATIENCE", 0.0)
     with pytest.raises(NotAvailable, match="would take about 1 minutes"):
         memory.demand_length(lambda n: None, 4096, 131_072, "cpu")
+
+
+def test_garbage_that_goes_while_a_call_runs_does_not_hide_what_it_takes() -> None:
+    rubbish: list[object] = [torch.ones(2**25)]
+    rubbish.append(rubbish)
+    del rubbish
+
+    def run() -> object:
+        gc.collect()
+        return torch.ones(2**24).sum()
+
+    held, _ = memory.peak(run, "cpu")
+    assert held > 2**25
 
 
 def test_what_the_machine_lacks_is_no_claim_that_is_missing() -> None:
