@@ -129,16 +129,17 @@ def _compare_checkpoint(weights: str, asked: Asked) -> None:
     from attnspec.conformance.checkpoint import compare
     from attnspec.conformance.law import Judged
     from attnspec.conformance.memory import most
-    from attnspec.conformance.planned import Words, plan
-    from attnspec.conformance.targets import TargetError, every_name
+    from attnspec.conformance.planned import Words, looked_up
+    from attnspec.conformance.targets import TargetError
     from attnspec.conformance.violation import Violation
     from attnspec.reference.weights import WeightsError
 
     words = Words(features=asked.features, dtypes=asked.dtypes, profile=asked.profile)
     try:
         held = most(asked.memory, asked.workers, asked.device)
-        targets = asked.targets or every_name()
-        planned = plan(targets, words, asked.device, limit=asked.timeout, memory=held)
+        planned = looked_up(
+            asked.targets, words, asked.device, asked.laws, limit=asked.timeout, memory=held
+        )
         found = [each for each in planned if each.kind is Judged.ATTENTION and not each.broken]
         typer.echo(compare(weights, [each.load().subject for each in found]))
     except (TargetError, ValueError, WeightsError, ImportError) as error:

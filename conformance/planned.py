@@ -15,6 +15,7 @@ from attnspec.conformance.targets import (
     Judgeable,
     TargetError,
     demand_device,
+    every_name,
     resolve,
 )
 from attnspec.conformance.trials import chosen
@@ -192,6 +193,35 @@ def plan(
             process.end()
     if found and all(each.broken for each in found):
         raise TargetError("\n".join(each.broken for each in found))
+    return found
+
+
+def looked_up(
+    targets: Sequence[str],
+    words: Words,
+    device: str,
+    patterns: Sequence[str] = (),
+    *,
+    limit: float,
+    memory: int | None,
+) -> list[Planned]:
+    """Plan what a command names; no target is everything that is registered.
+
+    Args:
+        targets: as typed.
+        words: what is said of them.
+        device: where cases are drawn.
+        patterns: of laws, each of which has to judge something.
+        limit: seconds for each target.
+        memory: bytes that looking one up may take.
+
+    Raises:
+        TargetError: as of `plan`.
+        ValueError: for a claim or a pattern that means nothing.
+    """
+    chosen(patterns)  # before anything is imported for it
+    found = plan(targets or every_name(), words, device, limit=limit, memory=memory)
+    errands(found, patterns)
     return found
 
 

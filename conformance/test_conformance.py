@@ -16,11 +16,10 @@ from filelock import FileLock
 from attnspec.conformance.effort import Effort
 from attnspec.conformance.errand_runner import ErrandRunner
 from attnspec.conformance.memory import most
-from attnspec.conformance.planned import Errand, Planned, Words, errands, plan
+from attnspec.conformance.planned import Errand, Planned, Words, errands, looked_up
 from attnspec.conformance.plugin import PROPERTY
 from attnspec.conformance.record import CONFORMING, Outcome
-from attnspec.conformance.targets import TargetError, every_name
-from attnspec.conformance.trials import chosen
+from attnspec.conformance.targets import TargetError
 from attnspec.conformance.unseen import clean
 
 
@@ -55,16 +54,13 @@ def _looked_up(config: pytest.Config) -> dict[str, Any]:
     device, laws = option("--attnspec-device"), option("--laws")
     try:
         memory = most(option("--attnspec-memory"), workers, device)
-        chosen(laws)
         words = Words(
             features=option("--attnspec-features"),
             dtypes=option("--attnspec-dtypes"),
             profile=tuple(option("--attnspec-profile")),
         )
-        targets = option("--implementation") or every_name()
-        limit = option("--attnspec-timeout")
-        planned = plan(targets, words, device, limit=limit, memory=memory)
-        errands(planned, laws)
+        targets, limit = option("--implementation"), option("--attnspec-timeout")
+        planned = looked_up(targets, words, device, laws, limit=limit, memory=memory)
     except (TargetError, ValueError) as error:
         return {"planned": [], "memory": None, "refused": str(error)}
     return {"planned": [each.to_data() for each in planned], "memory": memory, "refused": ""}
