@@ -164,59 +164,60 @@ def _hard(rig: Rig) -> Iterator[Answer]:
             answer = rig.ask(call)
             if answer.out is not None:
                 yield answer
-        yield from _leaning(rig, dtype)
-        yield from _summed(rig, dtype)
+        bias = _bias(rig, dtype)
+        if bias is not None:
+            yield from _leaning(rig, dtype, bias)
+            yield from _summed(rig, dtype, bias)
 
 
-def _leaning(rig: Rig, dtype: torch.dtype) -> Iterator[Answer]:
-    """A bias that is large and nearly the same for all keys, where a float mask is taken.
+def _leaning(rig: Rig, dtype: torch.dtype, bias: Mask) -> Iterator[Answer]:
+    """A bias that is large and nearly the same for all keys.
 
     What it loses in a narrow type is more than any other step may lose.
     """
-    for call in _biased(rig, dtype):
+    for seed in range(2):
+        call = rig.draw(dtype=dtype, mask=bias, seed=seed)
         assert call.attn_mask is not None
         answer = rig.ask(call.but(attn_mask=call.attn_mask + LEAN))
         if answer.out is not None:
             yield answer
 
 
-def _summed(rig: Rig, dtype: torch.dtype) -> Iterator[Answer]:
+def _summed(rig: Rig, dtype: torch.dtype, bias: Mask) -> Iterator[Answer]:
     """Weights that round down, but for the one whose value is read: their sum then errs as far.
 
     Nearly all of a score is said by the mask, so that rounded queries lose nothing.
     """
-    for call in _biased(rig, dtype, keys=MANY * rig.unit)[:1]:
-        scale = rig.meant(call).scale
-        if not scale or call.query.shape[3] < 2 or call.key.shape[2] < 3:
-            return
-        u = torch.finfo(dtype).eps / 2
-        # the first is the largest; halves are where a rounding is largest against its number
-        weights = torch.full((call.key.shape[2],), 0.5 * (1 + (1 - NEARLY) * u))
-        weights = weights.double().to(call.key.device)
-        weights[:2] = torch.tensor([1.0, 0.5 * (1 + (1 + NEARLY) * u)])
-        said = weights.log().to(dtype)
-        rest = (weights.log() - said.double()) / scale
-        query, key, value = (torch.zeros_like(x) for x in (call.query, call.key, call.value))
-        query[..., :2] = 1
-        key[..., 0] = rest.to(dtype)
-        key[..., 1] = (rest - rest.to(dtype).double()).to(dtype)
-        value[:, :, 1] = torch.linspace(1, 2, value.shape[3]).to(value)
-        mask = said.expand_as(call.attn_mask) if call.attn_mask is not None else None
-        answer = rig.ask(call.but(query=query, key=key, value=value, attn_mask=mask))
-        if answer.out is not None:
-            yield answer
+    call = rig.draw(dtype=dtype, mask=bias, keys=MANY * rig.unit)
+    assert call.attn_mask is not None
+    scale = rig.meant(call).scale
+    if not scale or call.query.shape[3] < 2:
+        return
+    u = torch.finfo(dtype).eps / 2
+    # the first is the largest; halves are where a rounding is largest against its number
+    weights = torch.full((call.key.shape[2],), 0.5 * (1 + (1 - NEARLY) * u))
+    weights = weights.double().to(call.key.device)
+    weights[:2] = torch.tensor([1.0, 0.5 * (1 + (1 + NEARLY) * u)])
+    said = weights.log().to(dtype)
+    rest = (weights.log() - said.double()) / scale
+    query, key, value = (torch.zeros_like(x) for x in (call.query, call.key, call.value))
+    query[..., :2] = 1
+    key[..., 0] = rest.to(dtype)
+    key[..., 1] = (rest - rest.to(dtype).double()).to(dtype)
+    value[:, :, 1] = torch.linspace(1, 2, value.shape[3]).to(value)
+    mask = said.expand_as(call.attn_mask)
+    answer = rig.ask(call.but(query=query, key=key, value=value, attn_mask=mask))
+    if answer.out is not None:
+        yield answer
 
 
-def _biased(rig: Rig, dtype: torch.dtype, **changes: int) -> list[Call]:
-    """Two calls with a float mask that hides nothing, where such a mask is taken."""
+def _bias(rig: Rig, dtype: torch.dtype) -> Mask | None:
+    """A float mask that hides nothing, where such a mask is taken and added."""
     if rig.lacks("attn_mask"):
-        return []
+        return None
     bias = Mask(kind=MaskKind.FLOAT, pattern=MaskPattern.BIAS, shape=MaskShape.FULL)
     easy = rig.draw(dtype=dtype, mask=bias)
-    is_read = bool(rig.read(easy, readings(rig.meant(easy))).names)
-    if not is_read:
-        return []
-    return [rig.draw(dtype=dtype, mask=bias, seed=seed, **changes) for seed in range(2)]
+    return bias if rig.read(easy, readings(rig.meant(easy))).names else None
 
 
 def _handed_back(
