@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from attnspec.conformance.values import level, sign, spread
+from attnspec.conformance.values import level, seed_of, sign, spread
 from attnspec.spec import Case, Values
 
 SPELLED = 400
@@ -100,7 +100,7 @@ def _drawn(name: str, values: torch.Tensor, once: tuple[slice, ...], case: Any) 
 def _sources(name: str, values: torch.Tensor, case: Case) -> Iterator[str]:
     """What may have drawn a tensor of a case, in float64: the family of its values, then others."""
     shape = tuple(values.shape)
-    seed = zlib.crc32(f"{case.seed}/{name}".encode())
+    seed = seed_of(case.seed, name)
     generator = f"torch.Generator().manual_seed({seed})"
     normal = f"torch.randn({shape}, generator={generator}, dtype=torch.float64)"
     yield normal

@@ -18,11 +18,12 @@ KEPT = 2**13
 
 def generator(case: Case, purpose: str) -> torch.Generator:
     """A random generator for one purpose of one case: the same bits on every machine and run."""
-    return torch.Generator().manual_seed(_seed(case, purpose))
+    return torch.Generator().manual_seed(seed_of(case.seed, purpose))
 
 
-def _seed(case: Case, purpose: str) -> int:
-    return zlib.crc32(f"{case.seed}/{purpose}".encode())
+def seed_of(seed: int, purpose: str) -> int:
+    """A seed for one purpose of a case, which has one seed for all it draws."""
+    return zlib.crc32(f"{seed}/{purpose}".encode())
 
 
 def normal(case: Case, purpose: str, *shape: int) -> Float64[torch.Tensor, "..."]:
@@ -30,7 +31,7 @@ def normal(case: Case, purpose: str, *shape: int) -> Float64[torch.Tensor, "..."
     if math.prod(shape) > KEPT:
         return torch.randn(*shape, generator=generator(case, purpose), dtype=torch.float64)
     # a copy: whoever is judged may write to it
-    return _numbers(_seed(case, purpose), shape).clone()
+    return _numbers(seed_of(case.seed, purpose), shape).clone()
 
 
 @functools.lru_cache(maxsize=1024)
