@@ -151,6 +151,23 @@ def test_a_clause_can_be_read_and_everything_listed():
     assert "weights-sum-to-one" in listed
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [("explain", "ATT-4"), ("check", "eager", "--laws", "ATT-2", "--effort", "smoke", "-n", "1")],
+    ids=lambda arguments: arguments[0],
+)
+def test_what_prints_does_not_import_torch(arguments, tmp_path):
+    program = (
+        "import sys; from attnspec.conformance.cli import app\n"
+        "try: app()\n"
+        "except SystemExit as end: assert not end.code, end.code\n"
+        "assert 'torch' not in sys.modules"
+    )
+    command = [sys.executable, "-P", "-c", program, *arguments]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 def test_a_worker_that_dies_is_reported_and_the_others_are_not_lost(tmp_path):
     (tmp_path / "dying.py").write_text(
         "import os\n"
