@@ -83,10 +83,8 @@ def remembered(
 def content_of(value: Any) -> Any:
     """What tells a value from another, to be looked up: of a tensor it is the numbers."""
     if isinstance(value, torch.Tensor):
-        # contiguous() leaves the odd stride of a single number as it is
-        fresh = value.detach().cpu().clone(memory_format=torch.contiguous_format)
-        numbers = fresh.view(-1).view(torch.uint8).numpy()
-        digest = hashlib.blake2b(numbers.data, digest_size=16).digest()
+        bits = value.detach().view(torch.int16) if value.dtype == torch.bfloat16 else value
+        digest = hashlib.blake2b(bits.numpy(force=True).tobytes(), digest_size=16).digest()
         return tuple(value.shape), value.dtype, value.device, digest
     if value is None or isinstance(value, (str, int, float)):
         return value
