@@ -47,6 +47,8 @@ def _kept() -> None:
     # what is imported by now is never thrown away: nobody need look at it again and again
     gc.collect()
     gc.freeze()
+    # most of what is made here is kept, or gone before anybody looks
+    gc.set_threshold(*(20 * each for each in gc.get_threshold()))
 
 
 @pytest.fixture(autouse=True)
