@@ -147,10 +147,9 @@ class Dense:
         if scores.shape[-1] == 0:
             return scores
         # a shift that cancels has no derivative: to take one would add what rounding leaves of it
-        peak = self.peak(scores).detach()
-        weights = torch.exp(scores - torch.where(visible.any(-1, keepdim=True), peak, 0.0))
-        total = self.total(weights)
-        return weights / torch.where(visible.any(-1, keepdim=True), total, 1.0)
+        peak, reads = self.peak(scores).detach(), visible.any(-1, keepdim=True)
+        weights = torch.exp(scores - torch.where(reads, peak, 0.0))
+        return weights / torch.where(reads, self.total(weights), 1.0)
 
     def peak(self, scores: torch.Tensor) -> torch.Tensor:
         """The largest score of each row."""
