@@ -56,15 +56,7 @@ def _one_thread() -> None:
     torch.set_num_threads(1)
 
 
-def test_mutant(mutant: Mutant, request: pytest.FixtureRequest) -> None:
-    """Try all laws on one mutant, which some law has to break."""
-    told = kills(mutant)
-    request.node.user_properties.append((PROPERTY, told.to_json()))
-    assert told.first, f"no law breaks {mutant.id}: {mutant.title}"
-    missed = sorted(set(mutant.kills).difference(told.pinned))
-    assert not missed, f"{mutant.id} is said to be killed by {', '.join(missed)}"
-
-
+# The longest come first: the last items keep one process waiting for the other.
 def test_correct(name: str, request: pytest.FixtureRequest) -> None:
     """Try all laws on one implementation that is right, which none may break."""
     subject = correct()[name]()
@@ -73,3 +65,12 @@ def test_correct(name: str, request: pytest.FixtureRequest) -> None:
     told = false_alarms(name, subject)
     request.node.user_properties.append((PROPERTY, told.to_json()))
     assert not told.first, f"{told.first} rejects {name}, which is right: {told.case}"
+
+
+def test_mutant(mutant: Mutant, request: pytest.FixtureRequest) -> None:
+    """Try all laws on one mutant, which some law has to break."""
+    told = kills(mutant)
+    request.node.user_properties.append((PROPERTY, told.to_json()))
+    assert told.first, f"no law breaks {mutant.id}: {mutant.title}"
+    missed = sorted(set(mutant.kills).difference(told.pinned))
+    assert not missed, f"{mutant.id} is said to be killed by {', '.join(missed)}"
