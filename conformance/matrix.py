@@ -10,6 +10,7 @@ from rich.text import Text
 from attnspec.conformance.record import CONFORMING, Outcome, Record
 from attnspec.conformance.tally import TOGETHER
 from attnspec.conformance.unseen import clean
+from attnspec.spec.profiles import RoundingLevel
 
 SYMBOLS = {
     Outcome.PASSED: ("pass", "green"),
@@ -26,6 +27,9 @@ SYMBOLS = {
 
 LONG = 40
 """Letters of a name after which it is folded, so that the other columns keep their place."""
+
+_LEVELS = tuple(f"rounding={level}" for level in RoundingLevel)
+"""As a profile names them; the last permits whatever the others do."""
 
 _WORST_FIRST = (
     Outcome.ERRORED,
@@ -136,13 +140,22 @@ def _other_profiles(records: Sequence[Record]) -> list[str]:
     for subject in dict.fromkeys(each.subject for each in records if each.holds_under):
         mine = [each for each in records if each.subject == subject]
         broken = sum(each.outcome is Outcome.FAILED for each in mine)
-        for words, count in Counter(each.holds_under for each in mine).items():
+        for words, count in _one_level(Counter(each.holds_under for each in mine)).items():
             if words:
                 lines.append(
                     f"{subject}: {count} of {broken} broken laws would hold, where they failed, "
                     f"with --profile {words}: declare it, if that is what is meant"
                 )
     return lines
+
+
+def _one_level(counts: Counter[str]) -> Counter[str]:
+    """Count under one level of rounding what holds under several: each case names the narrowest."""
+    named = [each for each in counts if each in _LEVELS]
+    if len(named) < 2:
+        return counts
+    others = Counter({words: count for words, count in counts.items() if words not in named})
+    return Counter({_LEVELS[-1]: sum(counts[each] for each in named)}) + others
 
 
 def _clauses(records: Sequence[Record], subjects: Sequence[str]) -> Table:

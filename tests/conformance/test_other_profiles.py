@@ -83,6 +83,23 @@ def test_rounding_in_the_storage_type_is_told_with_its_level():
     assert f"--profile {record.holds_under}" in line
 
 
+def test_several_levels_of_rounding_are_told_as_the_one_that_permits_them_all():
+    subject = Subject(declare("it", rounds, Claims.read("", "bfloat16")))
+    record = first_failure(subject, "every-output-is-within-its-bound")
+    named = ("prescaled", "prescaled", "eager")
+    records = [replace(record, holds_under=f"rounding={level}") for level in named]
+    records.append(replace(record, holds_under="empty_row=mean"))
+    lines = [each for each in asides(records) if each.startswith("it: ")]
+    assert [each.partition("--profile ")[2].partition(":")[0] for each in lines] == [
+        "rounding=eager",
+        "empty_row=mean",
+    ]
+    assert "3 of 4 broken laws" in lines[0]
+    (alone,) = (each for each in asides(records[:2]) if each.startswith("it: "))
+    assert "2 of 2" in alone
+    assert "rounding=prescaled" in alone
+
+
 def test_what_is_wrong_under_every_profile_is_told_nothing():
     def wrong(query, key, value, scale=None):
         return rounds(query, key, value, scale) * 1.25
