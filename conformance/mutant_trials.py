@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from attnspec.conformance.kills import chosen, false_alarms, kills
+from attnspec.conformance.memory import limit_memory, most
 from attnspec.conformance.mutants.dense import Dense, dense
 from attnspec.conformance.mutants.equivalent import EQUIVALENT
 from attnspec.conformance.mutants.registry import Mutant
@@ -40,6 +41,13 @@ def correct() -> dict[str, Callable[[], Implementation]]:
 
 def _plain(base: type[Dense]) -> Implementation:
     return dense(base.__name__.lower(), base())
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _limited(pytestconfig: pytest.Config) -> None:
+    # some hold every key against every other one, of which a law gives them tens of thousands
+    workers = getattr(pytestconfig, "workerinput", {}).get("workercount", 1)
+    limit_memory(most(pytestconfig.getoption("--attnspec-memory"), workers, "cpu"))
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -3,6 +3,8 @@
 import io
 import os
 import random
+import subprocess
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -13,6 +15,7 @@ from typer.testing import CliRunner
 
 import attnspec.conformance.laws
 import attnspec.conformance.mutants  # noqa: F401
+from attnspec.conformance import memory
 from attnspec.conformance.check import check
 from attnspec.conformance.cli import app
 from attnspec.conformance.effort import Effort
@@ -240,6 +243,25 @@ class TestSummary:
         told = [each for each in self.FOUND if each.mutant == "c"]
         laws = matrix_of(self.MATRIX.run, told).laws
         assert sum(map(len, laws.values())) == len(registered())
+
+
+@pytest.mark.skipif(not memory.can_limit(), reason="memory is limited on Linux alone")
+def test_a_process_that_tries_mutants_is_kept_to_its_part_of_the_memory(tmp_path):
+    told = "def pytest_unconfigure(): print('may hold', limited())"
+    (tmp_path / "teller.py").write_text(f"from attnspec.conformance.memory import limited\n{told}")
+    trials = ["--pyargs", "attnspec.conformance.mutant_trials", "--import-mode=importlib"]
+    chosen = ["--attnspec-mutant=own-keys-once", "--attnspec-memory=3"]
+    command = [sys.executable, "-m", "pytest", "-q", "-s", "--noconftest", "-p", "teller"]
+    done = subprocess.run(
+        [*command, *trials, *chosen],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env=os.environ | {"PYTHONPATH": str(tmp_path)},
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"may hold {3 * memory.GIBIBYTE}" in done.stdout
 
 
 @pytest.mark.parametrize(
