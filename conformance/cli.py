@@ -129,7 +129,7 @@ def _compare_checkpoint(weights: str, asked: Asked) -> None:
     from attnspec.conformance.checkpoint import compare
     from attnspec.conformance.law import Judged
     from attnspec.conformance.memory import most
-    from attnspec.conformance.planned import Words, looked_up
+    from attnspec.conformance.planned import Words, plan
     from attnspec.conformance.targets import TargetError
     from attnspec.conformance.violation import Violation
     from attnspec.reference.weights import WeightsError
@@ -137,7 +137,7 @@ def _compare_checkpoint(weights: str, asked: Asked) -> None:
     words = Words(features=asked.features, dtypes=asked.dtypes, profile=asked.profile)
     try:
         held = most(asked.memory, asked.workers, asked.device)
-        planned = looked_up(
+        planned = plan(
             asked.targets, words, asked.device, asked.laws, limit=asked.timeout, memory=held
         )
         found = [each for each in planned if each.kind is Judged.ATTENTION and not each.broken]

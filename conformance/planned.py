@@ -2,7 +2,7 @@
 
 import dataclasses
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -152,14 +152,21 @@ def _errands(law: Law, planned: Planned) -> Iterator[Errand]:
 
 
 def plan(
-    targets: Iterable[str], words: Words, device: str, *, limit: float, memory: int | None
+    targets: Sequence[str],
+    words: Words,
+    device: str,
+    patterns: Sequence[str] = (),
+    *,
+    limit: float,
+    memory: int | None,
 ) -> list[Planned]:
     """Look targets up, each stranger in a process of its own.
 
     Args:
-        targets: as typed.
+        targets: as typed; none is everything that is registered.
         words: what is said of them.
         device: where cases are drawn.
+        patterns: of laws, as `errands` takes them.
         limit: seconds for each.
         memory: bytes that looking one up may take.
 
@@ -169,13 +176,14 @@ def plan(
 
     Raises:
         TargetError: for one that is not there, and where none can be judged.
-        ValueError: for a claim that means nothing.
+        ValueError: for a claim that means nothing, or patterns as of `errands`.
     """
+    chosen(patterns)  # before anything is imported for it
     words.claims()
     found: list[Planned] = []
     homes: dict[str, Process] = {}
     try:
-        for target in dict.fromkeys(targets):
+        for target in dict.fromkeys(targets or every_name()):
             subject = Planned(target=target, name=target, words=words, device=device)
             if subject.home not in homes:
                 homes[subject.home] = Process(look_up, memory)
@@ -193,34 +201,6 @@ def plan(
             process.end()
     if found and all(each.broken for each in found):
         raise TargetError("\n".join(each.broken for each in found))
-    return found
-
-
-def looked_up(
-    targets: Sequence[str],
-    words: Words,
-    device: str,
-    patterns: Sequence[str] = (),
-    *,
-    limit: float,
-    memory: int | None,
-) -> list[Planned]:
-    """Plan what a command names; no target is everything that is registered.
-
-    Args:
-        targets: as typed.
-        words: what is said of them.
-        device: where cases are drawn.
-        patterns: of laws, each of which has to judge something.
-        limit: seconds for each target.
-        memory: bytes that looking one up may take.
-
-    Raises:
-        TargetError: as of `plan`.
-        ValueError: for a claim or a pattern that means nothing.
-    """
-    chosen(patterns)  # before anything is imported for it
-    found = plan(targets or every_name(), words, device, limit=limit, memory=memory)
     errands(found, patterns)
     return found
 

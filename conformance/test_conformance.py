@@ -16,7 +16,7 @@ from filelock import FileLock
 from attnspec.conformance.effort import Effort
 from attnspec.conformance.errand_runner import ErrandRunner
 from attnspec.conformance.memory import most
-from attnspec.conformance.planned import Errand, Planned, Words, errands, looked_up
+from attnspec.conformance.planned import Errand, Planned, Words, errands, plan
 from attnspec.conformance.plugin import PROPERTY
 from attnspec.conformance.record import CONFORMING, Outcome
 from attnspec.conformance.targets import TargetError
@@ -60,7 +60,7 @@ def _looked_up(config: pytest.Config) -> dict[str, Any]:
             profile=tuple(option("--attnspec-profile")),
         )
         targets, limit = option("--implementation"), option("--attnspec-timeout")
-        planned = looked_up(targets, words, device, laws, limit=limit, memory=memory)
+        planned = plan(targets, words, device, laws, limit=limit, memory=memory)
     except (TargetError, ValueError) as error:
         return {"planned": [], "memory": None, "refused": str(error)}
     return {"planned": [each.to_data() for each in planned], "memory": memory, "refused": ""}
