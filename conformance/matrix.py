@@ -10,7 +10,7 @@ from rich.text import Text
 from attnspec.conformance.record import CONFORMING, Outcome, Record
 from attnspec.conformance.tally import TOGETHER
 from attnspec.conformance.unseen import clean
-from attnspec.spec.profiles import RoundingLevel
+from attnspec.spec import RoundingLevel, clauses
 
 SYMBOLS = {
     Outcome.PASSED: ("pass", "green"),
@@ -159,8 +159,6 @@ def _one_level(counts: Counter[str]) -> Counter[str]:
 
 
 def _clauses(records: Sequence[Record], subjects: Sequence[str]) -> Table:
-    from attnspec.spec import clauses
-
     table = Table(title="Clause by implementation", title_justify="left", pad_edge=False)
     table.add_column("clause", no_wrap=True)
     table.add_column("", overflow="ellipsis", no_wrap=True, max_width=44, style="dim")

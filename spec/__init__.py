@@ -4,6 +4,14 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from attnspec.spec.clauses import CHAPTERS, Clause, Level, chapter_text, clause, clauses
+from attnspec.spec.profiles import (
+    CausalAlignment,
+    EmptyRow,
+    MaskedNonfinite,
+    Profile,
+    Rounding,
+    RoundingLevel,
+)
 
 if TYPE_CHECKING:
     from attnspec.spec.case import (
@@ -19,14 +27,6 @@ if TYPE_CHECKING:
     )
     from attnspec.spec.contract import Attention, Counters, Deviation, Extra, Implementation
     from attnspec.spec.gpt2 import Build, GPT2Config, ModelFeature, ModelImplementation
-    from attnspec.spec.profiles import (
-        CausalAlignment,
-        EmptyRow,
-        MaskedNonfinite,
-        Profile,
-        Rounding,
-        RoundingLevel,
-    )
     from attnspec.spec.text import (
         END_OF_TEXT,
         Generate,
@@ -85,7 +85,7 @@ __all__ = [
     "clauses",
 ]
 
-_CONTRACT = ("case", "contract", "gpt2", "profiles", "text")
+_CONTRACT = ("case", "contract", "gpt2", "text")
 """The modules that need torch; the text needs none, and whoever only reads it does not wait."""
 
 if not TYPE_CHECKING:
