@@ -65,7 +65,7 @@ def visible_pairs(
     batch, heads = max(case.batch, 1), max(case.heads, 1)
     query, key = torch.arange(case.queries)[:, None], torch.arange(case.keys)
     everything = torch.ones(batch, heads, case.queries, case.keys, dtype=torch.bool)
-    draw = torch.rand(batch, heads, case.queries, case.keys, generator=generator(case, "mask"))
+    draw = torch.rand(batch, heads, case.queries, case.keys, generator=generator(case.seed, "mask"))
     # how many keys a batch element has: never all of them, different from one to the next
     hidden = 1 + (torch.arange(batch) + case.seed) % max(case.keys - 1, 1)
     match pattern:

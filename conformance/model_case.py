@@ -9,7 +9,7 @@ import torch
 from hypothesis import strategies as st
 from jaxtyping import Float, Int
 
-from attnspec.conformance.values import seed_of
+from attnspec.conformance.values import generator
 from attnspec.spec import GPT2Config, ModelImplementation
 
 
@@ -108,11 +108,6 @@ class ModelInputs:
     input_ids: Int[torch.Tensor, "batch length"]
     attention_mask: Int[torch.Tensor, "batch length"]
     position_ids: Int[torch.Tensor, "batch length"]
-
-
-def generator(seed: int, purpose: str) -> torch.Generator:
-    """A random generator for one purpose: the same bits on every machine and run."""
-    return torch.Generator().manual_seed(seed_of(seed, purpose))
 
 
 def normal(seed: int, purpose: str, *shape: int) -> Float[torch.Tensor, "..."]:

@@ -12,8 +12,9 @@ from typing import Any
 import torch
 from jaxtyping import Float, Float64, Int
 
-from attnspec.conformance.model_case import ModelCase, generator, normal, shapes
+from attnspec.conformance.model_case import ModelCase, normal, shapes
 from attnspec.conformance.model_judge import Allowed, ask, build
+from attnspec.conformance.values import generator
 from attnspec.spec import GPT2Config, ModelImplementation
 
 

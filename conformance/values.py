@@ -16,9 +16,9 @@ KEPT = 2**13
 """Numbers of the largest draw that is remembered."""
 
 
-def generator(case: Case, purpose: str) -> torch.Generator:
-    """A random generator for one purpose of one case: the same bits on every machine and run."""
-    return torch.Generator().manual_seed(seed_of(case.seed, purpose))
+def generator(seed: int, purpose: str) -> torch.Generator:
+    """A random generator for one purpose of a case: the same bits on every machine and run."""
+    return torch.Generator().manual_seed(seed_of(seed, purpose))
 
 
 def seed_of(seed: int, purpose: str) -> int:
@@ -29,7 +29,7 @@ def seed_of(seed: int, purpose: str) -> int:
 def normal(case: Case, purpose: str, *shape: int) -> Float64[torch.Tensor, "..."]:
     """Standard normal numbers of a case."""
     if math.prod(shape) > KEPT:
-        return torch.randn(*shape, generator=generator(case, purpose), dtype=torch.float64)
+        return torch.randn(*shape, generator=generator(case.seed, purpose), dtype=torch.float64)
     # a copy: whoever is judged may write to it
     return _numbers(seed_of(case.seed, purpose), shape).clone()
 

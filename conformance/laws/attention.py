@@ -275,7 +275,9 @@ def law_dominant_key_gives_its_value(subject: Subject, case: Case) -> None:
     """ATT-7: a key whose score is far above all others brings back its value."""
     call = subject.draw(case)
     visible = readable(subject, call)
-    lottery = torch.rand(visible.shape, generator=generator(case, "dominant")).to(visible.device)
+    lottery = torch.rand(visible.shape, generator=generator(case.seed, "dominant")).to(
+        visible.device
+    )
     dominant = torch.where(visible, lottery, -1.0).argmax(-1)
     call, margin = _code_keys(case, call, dominant)
     value = per_head(call.value.double(), case.heads)

@@ -69,7 +69,7 @@ def _shift(case: Case, key: torch.Tensor) -> torch.Tensor:
 
 def _permutation(case: Case, purpose: str, length: int) -> torch.Tensor:
     """A permutation that is not the identity where there is another one."""
-    order = torch.randperm(length, generator=generator(case, purpose))
+    order = torch.randperm(length, generator=generator(case.seed, purpose))
     if length > 1 and bool((order == torch.arange(length)).all()):
         order = order.roll(1)
     return order.to(case.device)
@@ -204,7 +204,7 @@ def _rotate(case: Case, tensor: torch.Tensor) -> torch.Tensor:
     Every step is exact for numbers on the grid: the mix halves sums of four of them.
     """
     order = _permutation(case, "channels", case.d_head)
-    negative = torch.rand(case.d_head, generator=generator(case, "signs")) < 0.5
+    negative = torch.rand(case.d_head, generator=generator(case.seed, "signs")) < 0.5
     sign = torch.where(negative, -1.0, 1.0).to(tensor.dtype).to(tensor.device)
     turned = (tensor[..., order] * sign).clone()
     whole = case.d_head // 4 * 4

@@ -147,8 +147,8 @@ def law_permuting_heads_permutes_the_output(subject: Subject, case: Case) -> Non
     """HED-3: heads in another order give the same outputs in that order."""
     call = subject.draw(case)
     group = case.heads // case.kv_heads
-    groups = torch.randperm(case.kv_heads, generator=generator(case, "order of groups"))
-    within = torch.randperm(group, generator=generator(case, "order in a group"))
+    groups = torch.randperm(case.kv_heads, generator=generator(case.seed, "order of groups"))
+    within = torch.randperm(group, generator=generator(case.seed, "order in a group"))
     heads = (groups[:, None] * group + within).flatten().to(call.query.device)
     groups = groups.to(heads.device)
     permuted = _reordered(call, heads, groups)

@@ -344,7 +344,7 @@ def _shapes(whole: tuple[int, ...]) -> list[tuple[int, ...]]:
 def _random_mask(case: Case, shape: tuple[int, ...]) -> torch.Tensor:
     """A mask with contents of its own in every place: bool, or a bias with some keys hidden."""
     purpose = f"mask {shape}"
-    hidden = torch.rand(shape, generator=generator(case, purpose)) < 0.3
+    hidden = torch.rand(shape, generator=generator(case.seed, purpose)) < 0.3
     if len(shape) % 2 == case.seed % 2:
         return (~hidden).to(case.device)
     bias = normal(case, purpose, *shape).masked_fill(hidden, -torch.inf)

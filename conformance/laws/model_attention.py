@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from attnspec.conformance import tally
 from attnspec.conformance.call import Call
 from attnspec.conformance.law import Judged, law
-from attnspec.conformance.model_case import draw_weights, generator
+from attnspec.conformance.model_case import draw_weights
 from attnspec.conformance.model_judge import doubled
 from attnspec.conformance.subject import Subject
+from attnspec.conformance.values import generator
 from attnspec.reference.model import build
 from attnspec.spec import Case, Feature, GPT2Config, Mask, MaskKind, MaskPattern, MaskShape
 

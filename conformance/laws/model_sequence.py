@@ -12,7 +12,6 @@ from attnspec.conformance.model_case import (
     ModelCase,
     Padding,
     draw,
-    generator,
     model_cases,
 )
 from attnspec.conformance.model_judge import (
@@ -25,6 +24,7 @@ from attnspec.conformance.model_judge import (
     hold,
     sound,
 )
+from attnspec.conformance.values import generator
 from attnspec.conformance.violation import Violation
 from attnspec.spec import ModelFeature, ModelImplementation
 
