@@ -13,7 +13,7 @@ from attnspec.conformance.mutants.dense import Dense, dense
 from attnspec.conformance.mutants.equivalent import EQUIVALENT
 from attnspec.conformance.mutants.registry import Mutant
 from attnspec.conformance.mutants.tiled import Tiled
-from attnspec.conformance.plugin import PROPERTY
+from attnspec.conformance.plugin import PROPERTY, workers
 from attnspec.spec import Implementation
 
 
@@ -45,9 +45,9 @@ def _plain(base: type[Dense]) -> Implementation:
 
 @pytest.fixture(scope="session", autouse=True)
 def _limited(pytestconfig: pytest.Config) -> None:
-    # some hold every key against every other one, of which a law gives them tens of thousands
-    workers = getattr(pytestconfig, "workerinput", {}).get("workercount", 1)
-    limit_memory(most(pytestconfig.getoption("--attnspec-memory"), workers, "cpu"))
+    # a mistake may take memory without end
+    asked = pytestconfig.getoption("--attnspec-memory")
+    limit_memory(most(asked, workers(pytestconfig), "cpu"))
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -65,6 +65,11 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(Collector(config), "attnspec-collector")
 
 
+def workers(config: pytest.Config) -> int:
+    """How many processes share what this one is a part of."""
+    return int(getattr(config, "workerinput", {}).get("workercount", 1))
+
+
 class Collector:
     """Gathers the records of a run, whatever process they were made in."""
 

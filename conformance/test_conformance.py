@@ -17,7 +17,7 @@ from attnspec.conformance.effort import Effort
 from attnspec.conformance.errand_runner import ErrandRunner
 from attnspec.conformance.memory import most
 from attnspec.conformance.planned import Errand, Planned, Words, errands, plan
-from attnspec.conformance.plugin import PROPERTY
+from attnspec.conformance.plugin import PROPERTY, workers
 from attnspec.conformance.record import CONFORMING, Outcome
 from attnspec.conformance.targets import TargetError
 from attnspec.conformance.unseen import clean
@@ -50,10 +50,9 @@ def _told(config: pytest.Config) -> dict[str, Any]:
 def _looked_up(config: pytest.Config) -> dict[str, Any]:
     """What the targets are, and the bytes that a process may hold; or why they are refused."""
     option = config.getoption
-    workers = getattr(config, "workerinput", {}).get("workercount", 1)
     device, laws = option("--attnspec-device"), option("--laws")
     try:
-        memory = most(option("--attnspec-memory"), workers, device)
+        memory = most(option("--attnspec-memory"), workers(config), device)
         words = Words(
             features=option("--attnspec-features"),
             dtypes=option("--attnspec-dtypes"),
