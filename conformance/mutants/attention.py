@@ -230,7 +230,8 @@ class SortedKeys(Dense):
 class RepeatedKeysOnce(Dense):
     def scores(self, query: torch.Tensor, key: torch.Tensor, scale: float) -> torch.Tensor:
         # equal keys have equal marks; to compare each with each takes the square of their memory
-        mark = (key.double() * torch.arange(1, 1 + key.shape[-1]).sqrt()).sum(-1)
+        channel = torch.arange(1, 1 + key.shape[-1], dtype=torch.float64, device=key.device)
+        mark = (key.double() * channel.sin()).sum(-1)
         ordered, at = mark.sort(stable=True)
         again = torch.zeros_like(mark, dtype=torch.bool)
         again[..., 1:] = ordered[..., 1:] == ordered[..., :-1]
