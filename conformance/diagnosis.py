@@ -49,7 +49,7 @@ LARGEST = 2**24
 """Bytes of the memory behind a call that is put to the whole catalogue: each mutant gets a copy."""
 
 LONGEST = 2**12
-"""Keys of such a call, at most: some mutants hold every key against every other one."""
+"""Keys of such a call, at most: hundreds of mutants answer it, some with all scores at once."""
 
 Answer = dict[str, torch.Tensor]
 Answers = MutableMapping[Any, "Answer | None"]

@@ -250,7 +250,7 @@ def test_a_process_that_tries_mutants_is_kept_to_its_part_of_the_memory(tmp_path
     told = "def pytest_unconfigure(): print('may hold', limited())"
     (tmp_path / "teller.py").write_text(f"from attnspec.conformance.memory import limited\n{told}")
     trials = ["--pyargs", "attnspec.conformance.mutant_trials", "--import-mode=importlib"]
-    chosen = ["--attnspec-mutant=own-keys-once", "--attnspec-memory=3"]
+    chosen = ["--attnspec-mutant=own-temperature-ignored", "--attnspec-memory=3"]
     command = [sys.executable, "-m", "pytest", "-q", "-s", "--noconftest", "-p", "teller"]
     done = subprocess.run(
         [*command, *trials, *chosen],
