@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from attnspec.conformance.answers import Answered
 from attnspec.conformance.check import check
-from attnspec.conformance.diagnosis import FEW, Answers, alike
 from attnspec.conformance.effort import Effort
 from attnspec.conformance.law import Judged, Law, registered
+from attnspec.conformance.likeness import FEW, alike
 from attnspec.conformance.model_diagnosis import REFUSING
 from attnspec.conformance.model_likeness import model_resembles
 from attnspec.conformance.model_stage import diverges
@@ -47,8 +48,8 @@ CORRECT = "correct"
 _EXPECT = shared(expect, kept=4096, largest=2**18)
 _EXPECT_GRADIENTS = shared(expect_gradients, kept=2048, largest=2**18)
 
-_ANSWERS: Answers = {}
-"""Most mutants break the first law with the same calls."""
+_ANSWERED = Answered()
+"""Each mutant is compared with all of them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,7 +187,7 @@ def _likeness(mutant: Mutant, pinned: dict[str, int]) -> tuple[tuple[str, ...], 
     record = _try(_laws()[next(iter(pinned))], subject, None)
     if record.outcome is not Outcome.FAILED:
         return (), ()
-    found = tuple(each.id for each in alike(subject, answers=_ANSWERS))
+    found = tuple(each.id for each in alike(subject, answered=_ANSWERED))
     others = tuple(each for each in found if each != mutant.id)
     return found if len(found) <= FEW else (), others if len(others) <= FEW else ()
 

@@ -7,10 +7,13 @@ import torch
 
 import attnspec.conformance.laws
 import attnspec.conformance.mutants  # noqa: F401
-from attnspec.conformance import diagnosis
+from attnspec.conformance import likeness
+from attnspec.conformance.answers import REFUSED, Answered, Question, key_of
 from attnspec.conformance.check import check
-from attnspec.conformance.diagnosis import FEW, TRIES, diagnosed, resembles, sentence
+from attnspec.conformance.diagnosis import TRIES, diagnosed, sentence
+from attnspec.conformance.inputs import draw
 from attnspec.conformance.law import Judged, registered
+from attnspec.conformance.likeness import FEW, alike, resembles
 from attnspec.conformance.mutants.dense import Dense, dense
 from attnspec.conformance.mutants.registry import planted
 from attnspec.conformance.record import Outcome, Record
@@ -163,7 +166,7 @@ def test_a_call_in_a_large_memory_is_not_copied_for_the_catalogue(monkeypatch):
     memory = query.new_zeros(2**24)
     far = memory[: query.numel()].view(query.shape).copy_(query)
     subject.last_call = subject.last_call.but(query=far)
-    monkeypatch.setattr(diagnosis, "planted", None)
+    monkeypatch.setattr(likeness, "planted", None)
     assert resembles(subject) == []
 
 
@@ -173,8 +176,46 @@ def test_no_call_is_put_to_the_catalogue_that_takes_too_much_memory(
     mutant = planted()["own-scale-ignored"]
     subject = Subject(mutant.subject)
     subject.call(
-        subject.draw(Case(queries=2, keys=diagnosis.LONGEST + 1, d_head=8, d_value=8, scale=2.0))
+        subject.draw(Case(queries=2, keys=likeness.LONGEST + 1, d_head=8, d_value=8, scale=2.0))
     )
-    assert not diagnosis.alike(subject, among=[mutant])
-    monkeypatch.setattr(diagnosis, "LONGEST", diagnosis.LONGEST + 1)
-    assert diagnosis.alike(subject, among=[mutant]) == [mutant]
+    assert not likeness.alike(subject, among=[mutant])
+    monkeypatch.setattr(likeness, "LONGEST", likeness.LONGEST + 1)
+    assert likeness.alike(subject, among=[mutant]) == [mutant]
+
+
+@pytest.mark.parametrize("name", ["own-scale-ignored", "STR-06"])
+def test_what_mutants_answered_before_changes_no_likeness(name):
+    subject, memory = Subject(planted()[name].subject), Answered()
+    twins = [planted()[each] for each in ("own-model-scale-ignored", "own-flat-index")]
+    among = [*list(planted().values())[::20], planted()[name], *twins]
+    failed(subject)
+    named = [each.id for each in alike(subject, among=among)]
+    assert name in named
+    for _ in range(2):  # as the answers are learned, then by heart
+        assert sorted(each.id for each in alike(subject, among=among, answered=memory)) == sorted(
+            named
+        )
+
+
+def test_equal_answers_are_kept_once_and_claims_are_respected():
+    memory, right = Answered(), [planted()[name] for name in ("own-mask-cached", "NUM-09")]
+    case = Case(queries=2, keys=3, d_head=2, d_value=2)
+    call = draw(case)
+    subject = Subject(right[0].subject)
+    slack = {"out": subject.expect(call).bound}
+    ask = memory.to(Question(case, call, None, (), slack))
+    (one, answer), (two, other) = map(ask, right)
+    assert one == two
+    assert answer is other
+    window = case.but(window=(1, 0))
+    unclaimed = Question(window, draw(window), None, (), slack)
+    assert memory.to(unclaimed)(right[0]) == (REFUSED, None)
+
+
+def test_an_answer_that_holds_no_numbers_equals_itself_alone():
+    meta = {"out": torch.zeros(2, device="meta")}
+    assert key_of(meta, "one") == "one" != key_of(meta, "two")
+    nan = {"out": torch.tensor([torch.nan])}
+    assert key_of(nan, "") == key_of({"out": nan["out"].clone()}, "")
+    assert key_of(nan, "") != key_of({"lse": nan["out"]}, "")
+    assert key_of(nan, "") != key_of({"out": nan["out"].double()}, "")
