@@ -47,16 +47,21 @@ def check_close(
         RuntimeError: where the bound itself is NaN or negative: a mistake of the caller.
     """
     got = _same_form(got, expected, dtype, what, message)
-    least, most = bound.aminmax() if bound.numel() else (0.0, 0.0)  # NaN where one of them is
-    if bound.shape != expected.shape or not least >= 0:
+    least, most = (float(each) for each in bound.aminmax()) if bound.numel() else (0.0, 0.0)
+    if bound.shape != expected.shape or not least >= 0:  # NaN where one of them is
         raise RuntimeError(f"{what}: the bound has the wrong shape, or is NaN or negative")
     largest = torch.finfo(got.dtype).max
     exact = got.detach().to(expected.device, torch.float64)
     distance = (exact - expected).abs()
+    fraction = distance / bound
+    is_usual = bool(got.numel()) and most < torch.inf
+    # a quotient that is rounded to less than 1 is less; NaN is not
+    if is_usual and (used := float(fraction.max())) < 1:
+        reached(used)
+        return used
     close = distance <= bound
-    if got.numel() and bool(close.all()) and most < torch.inf:
-        # nothing is infinite or NaN, as is usual
-        used = float((distance / bound).nan_to_num(0.0).max())
+    if is_usual and bool(close.all()):
+        used = float(fraction.nan_to_num(0.0).max())
         reached(used)
         return used
     close |= exact == expected  # the same infinity, whose distance is NaN
@@ -67,7 +72,7 @@ def check_close(
     if may_be_nan is not None:
         close |= exact.isnan() & may_be_nan
     counted = bound.isfinite() & expected.isfinite() & exact.isfinite()
-    fraction = torch.where(distance == 0, 0.0, distance / bound)
+    fraction = torch.where(distance == 0, 0.0, fraction)
     fraction = torch.where(counted, fraction, 0.0)
     if not bool(close.all()):
         reached(float("inf"))

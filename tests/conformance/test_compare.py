@@ -87,6 +87,16 @@ def test_an_element_at_its_bound_passes_and_beyond_it_does_not():
         close(row(2.0 + 1e-15), row(1.0), row(1.0))
 
 
+@given(st.floats(1e-300, 1e300), st.sampled_from([0, 1]))
+def test_no_quotient_is_rounded_across_the_limit(bound, other):
+    within = row(bound, 0.0)
+    limit = torch.tensor([[[[bound, float(other)]]]], dtype=torch.float64)
+    assert close(within, row(0.0, 0.0), limit) == 1.0
+    beyond = torch.nextafter(within, row(INF, 0.0))
+    with pytest.raises(Violation):
+        close(beyond, row(0.0, 0.0), limit)
+
+
 def test_a_failure_counts_as_infinitely_much():
     tally = Tally()
     with counting(tally), pytest.raises(Violation):
