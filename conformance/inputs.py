@@ -15,7 +15,7 @@ def draw(case: Case) -> Call:
     Returns:
         Tensors in the case's dtype, on its device, each in its layout.
     """
-    query, key, value = (each.to(case.dtype).to(case.device) for each in contents(case))
+    query, key, value = (each.to(case.device, case.dtype) for each in contents(case))
     mask = None if case.mask is None else attention_mask(case, case.mask).to(case.device)
     return Call(
         query=lay_out(query, case.layouts.query),

@@ -1,5 +1,6 @@
 """The oracle: what a call must return, in float64 on the exact stored inputs, and how exactly."""
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +11,7 @@ from jaxtyping import Bool, Float64, Int
 from attnspec.conformance.bounds import forward_bound, mean_bound
 from attnspec.conformance.bounds_scores import weights
 from attnspec.conformance.call import Call
+from attnspec.conformance.compare import is_evidence
 from attnspec.conformance.poison import finite_rows, promised
 from attnspec.conformance.roundoff import Roundoff
 from attnspec.conformance.rows import Rows, rows_of
@@ -50,6 +52,11 @@ class Expected:
     lse_may_be_nan: Bool[torch.Tensor, "batch heads rows"] | None = None
     visible: Bool[torch.Tensor, "batch heads rows keys"] | None = None
     weights: Float64[torch.Tensor, "batch heads rows keys"] | None = None
+
+    @functools.cached_property
+    def is_evidence(self) -> bool:
+        """True where a wrong output would exceed its bound, or all that is expected is zero."""
+        return not bool((self.out != 0).any()) or is_evidence(self.out, self.bound)
 
 
 def expect(

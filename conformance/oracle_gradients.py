@@ -1,5 +1,6 @@
 """The oracle of the gradients: what a backward pass must give, and how exactly."""
 
+import functools
 import math
 from dataclasses import dataclass, replace
 
@@ -10,6 +11,7 @@ from attnspec.conformance.bounds import forward_bound
 from attnspec.conformance.bounds_backward import Part, backward, bounded
 from attnspec.conformance.bounds_scores import weights
 from attnspec.conformance.call import Call
+from attnspec.conformance.compare import is_evidence
 from attnspec.conformance.oracle import SCORES_AT_ONCE
 from attnspec.conformance.poison import finite_rows, promised
 from attnspec.conformance.roundoff import UNIT, Roundoff
@@ -34,6 +36,16 @@ class Gradient:
     exact: Float64[torch.Tensor, "..."]
     bound: Float64[torch.Tensor, "..."]
     may_be_nan: Bool[torch.Tensor, "..."] | None = None
+
+    @functools.cached_property
+    def is_zero(self) -> bool:
+        """True where nothing but zeros is expected."""
+        return not bool((self.exact != 0).any())
+
+    @functools.cached_property
+    def is_evidence(self) -> bool:
+        """True where a wrong gradient would exceed its bound."""
+        return is_evidence(self.exact, self.bound)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,6 +15,11 @@ Verdict = TypeVar("Verdict")
 KEPT = 128
 """How many verdicts are kept at once."""
 
+SHORT = 2**10
+"""Bytes up to which contents stand for themselves; of more a digest is kept."""
+
+_ARGUMENTS = tuple(item.name for item in fields(Call))
+
 LARGEST = 2**17
 """Scores of the largest call whose verdict is kept: about two megabytes."""
 
@@ -82,14 +87,16 @@ def remembered(
 
 def content_of(value: Any) -> Any:
     """What tells a value from another, to be looked up: of a tensor it is the numbers."""
-    if isinstance(value, torch.Tensor):
-        bits = value.detach().view(torch.int16) if value.dtype == torch.bfloat16 else value
-        digest = hashlib.blake2b(bits.numpy(force=True).tobytes(), digest_size=16).digest()
-        return tuple(value.shape), value.dtype, value.device, digest
     if value is None or isinstance(value, (str, int, float)):
         return value
+    if isinstance(value, torch.Tensor):
+        bits = value.detach().view(torch.int16) if value.dtype == torch.bfloat16 else value
+        stored = bits.numpy(force=True).tobytes()
+        if len(stored) > SHORT:
+            stored = hashlib.blake2b(stored, digest_size=16).digest()
+        return value.shape, value.dtype, value.device, stored
     if isinstance(value, Call):
-        return tuple(content_of(getattr(value, item.name)) for item in fields(value))
+        return tuple([content_of(getattr(value, name)) for name in _ARGUMENTS])
     if isinstance(value, tuple):
         return tuple(map(content_of, value))
     if isinstance(value, Mapping):

@@ -34,14 +34,17 @@ HIDDEN = Mask(pattern=MaskPattern.RANDOM, shape=MaskShape.FULL)
 BIAS = Mask(kind=MaskKind.FLOAT, pattern=MaskPattern.BIAS, shape=MaskShape.HEADS)
 UNBIASED = tuple(each for each in MaskPattern if each is not MaskPattern.BIAS)
 
+FAMILIES = SMALL.but(queries=4, keys=19, d_head=16, d_value=16)
 VALUE_CASES = (
     TINIEST,
     TINIEST.but(queries=1, keys=1, d_head=1, d_value=1, dtype=F64),
     *every(SMALL, dtype=(F32, F64, F16, BF16)),
-    *every(SMALL.but(queries=4, keys=19, d_head=16, d_value=16), values=Values),
-    *every(SMALL.but(queries=4, keys=19, d_head=16, d_value=16, dtype=F64, seed=1), values=Values),
-    *every(SMALL.but(queries=4, keys=19, d_head=16, d_value=16, dtype=F16, seed=2), values=Values),
-    *every(SMALL.but(queries=4, keys=19, d_head=16, d_value=16, dtype=BF16, seed=3), values=Values),
+    *every(FAMILIES, values=Values),
+    # the other types share the families, the smallest values are for the coarsest type as well
+    *every(FAMILIES.but(dtype=F64, seed=1), values=tuple(Values)[0::3]),
+    *every(FAMILIES.but(dtype=F16, seed=2), values=tuple(Values)[1::3]),
+    *every(FAMILIES.but(dtype=BF16, seed=3), values=tuple(Values)[2::3]),
+    *every(FAMILIES.but(dtype=BF16, seed=3), values=(Values.TINY, Values.DENORMAL)),
     UNEQUAL,
     GROUPED,
     GROUPED.but(dtype=BF16, values=Values.PEAKED),

@@ -40,10 +40,10 @@ FAMILIES = (Values.NORMAL, Values.PEAKED, Values.TIES, Values.INTEGERS, Values.O
     "CAC-4",
     judges=Judged.ATTENTION,
     pinned=(
-        *every(TINIEST, mask=(RIGHT, LEFT, RIGHT_FLOAT, LEFT_FLOAT)),
-        *every(SMALL, mask=(RIGHT, LEFT, RIGHT_FLOAT, LEFT_FLOAT)),
+        *every(TINIEST, mask=(RIGHT, LEFT, RIGHT_FLOAT)),
+        *every(SMALL, mask=(RIGHT, LEFT, LEFT_FLOAT)),
         *every(SMALL.but(queries=1, mask=RIGHT), dtype=(F64, F16, BF16)),
-        *every(SMALL.but(queries=1, mask=LEFT), dtype=(F64, F16, BF16)),
+        SMALL.but(queries=1, mask=LEFT, dtype=F64),
         GROUPED.but(mask=RIGHT),
         GROUPED.but(batch=2, mask=LEFT, seed=5),
         SMALL.but(queries=17, keys=65, mask=RIGHT, d_head=64, d_value=64),

@@ -50,12 +50,11 @@ def strided(grad: torch.Tensor) -> dict[str, torch.Tensor]:
     judges=Judged.ATTENTION,
     pinned=(
         *every(TINIEST.but(batch=2, heads=2, kv_heads=2), seed=range(4)),
-        *every(SMALL, seed=range(4)),
         *every(SMALL, dtype=DTYPES, is_causal=(True,)),
         *every(GROUPED, seed=range(4)),
         SMALL.but(d_value=5),
         SMALL.but(mask=PADDING, seed=1),
-        *every(SMALL.but(queries=17, keys=65), seed=range(4)),
+        SMALL.but(queries=17, keys=65, seed=1),
     ),
     explore=cases(
         always=BACKWARD, sometimes=FEATURES, lengths=SHORT, layouts=tuple(Layout), only=plain

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 
 from attnspec.conformance.call import Call
-from attnspec.conformance.compare import check_close, is_evidence
+from attnspec.conformance.compare import check_close
 from attnspec.conformance.laws.attention_sides import plain
 from attnspec.conformance.oracle_gradients import ExpectedGradients, Gradient
 from attnspec.conformance.subject import WRT, Subject
@@ -190,8 +190,8 @@ def evident_gradients(expected: ExpectedGradients, wrt: tuple[str, ...] = WRT) -
         NotClaimed: where no gradient that is not zero has a bound below half of its size.
     """
     each = [expected_of(expected, name) for name in wrt]
-    live = [item for item in each if bool((item.exact != 0).any())]
-    if live and not any(is_evidence(item.exact, item.bound) for item in live):
+    live = [item for item in each if not item.is_zero]
+    if live and not any(item.is_evidence for item in live):
         raise NotClaimed("rounding as declared may be as large as the gradients")
 
 

@@ -100,7 +100,7 @@ def law_keys_that_nobody_reads_have_no_gradient(subject: Subject, case: Case) ->
     pinned=(
         TINIEST.but(mask=EMPTY),
         *every(SMALL.but(mask=EMPTY), dtype=DTYPES),
-        *every(SMALL.but(mask=EMPTY_FLOAT), dtype=DTYPES),
+        SMALL.but(mask=EMPTY_FLOAT),
         GROUPED.but(mask=EMPTY),
         SMALL.but(mask=EMPTY_FLOAT, mask_gradient=True),
         SMALL.but(mask=LEFT, is_causal=True),
@@ -175,15 +175,14 @@ def law_no_incoming_gradient_gives_none(subject: Subject, case: Case) -> None:
     pinned=(
         TINIEST,
         *every(SMALL, dtype=DTYPES, is_causal=(True,)),
-        *every(SMALL, seed=range(1, 4)),
-        *every(GROUPED, seed=range(3), is_causal=(True,)),
+        *every(SMALL, seed=(1, 3)),
+        *every(GROUPED, seed=range(3)),
         GROUPED.but(batch=3, heads=12, kv_heads=4),
         SMALL.but(mask=DOCUMENTS, keys=9),
         SMALL.but(queries=9, keys=9, window=(2, 1)),
-        *every(SMALL.but(queries=17, keys=17, is_causal=True), seed=range(3)),
+        SMALL.but(queries=17, keys=17, is_causal=True, seed=2),
         *every(SMALL.but(queries=65, keys=65, window=(4, 0)), seed=range(2)),
         SMALL.but(queries=70, keys=70, is_causal=True, seed=2),
-        SMALL.but(queries=70, keys=70, mask=DOCUMENTS, seed=1, dtype=F16),
     ),
     explore=cases(
         always=BACKWARD,
@@ -221,8 +220,8 @@ def law_a_gradient_reaches_only_what_its_row_reads(subject: Subject, case: Case)
     "GRD-8",
     judges=Judged.ATTENTION,
     pinned=(
-        *every(TINIEST.but(mask=PADDING), seed=range(3)),
-        *every(SMALL.but(mask=PADDING), dtype=DTYPES, seed=range(3)),
+        *every(TINIEST.but(mask=PADDING), seed=range(2)),
+        *every(SMALL.but(mask=PADDING), dtype=DTYPES, seed=(2,)),
         SMALL.but(mask=LEFT),
         SMALL.but(queries=5, keys=9, is_causal=True),
         GROUPED.but(mask=PADDING),

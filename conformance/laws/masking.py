@@ -245,7 +245,7 @@ CLEAN = (Values.NORMAL, Values.PEAKED, Values.TINY, Values.TIES)
     pinned=(
         *HIDING,
         TINIEST,
-        *every(SMALL, dtype=(F64, F16, BF16)),
+        SMALL.but(dtype=F16),
         SMALL.but(queries=17, keys=19, d_head=16, d_value=16),
         GROUPED,
         TILES.but(queries=65, keys=66),

@@ -34,8 +34,14 @@ def _first_hidden(keys: int, hidden: int, **changes: object) -> Case:
 
 FIRST_TILES_HIDDEN = tuple(
     _first_hidden(keys, hidden, values=values, dtype=dtype)
-    for keys, hidden in ((19, 16), (80, 64), (144, 128))
-    for values, dtype in ((Values.NORMAL, F32), (Values.OFFSET, F64), (Values.OFFSET, F32))
+    for keys, hidden, values, dtype in (
+        (19, 16, Values.NORMAL, F32),
+        (19, 16, Values.OFFSET, F64),
+        (19, 16, Values.OFFSET, F32),
+        (80, 64, Values.NORMAL, F32),
+        (80, 64, Values.OFFSET, F64),
+        (144, 128, Values.OFFSET, F32),
+    )
 )
 ONLY_THE_LAST = tuple(
     _first_hidden(keys, keys - 1, dtype=dtype)
@@ -49,7 +55,7 @@ ONLY_THE_LAST = tuple(
     pinned=(
         *every(TINIEST, mask=(PADDED, LEFT)),
         *every(SMALL.but(mask=PADDED), dtype=(F32, F64, F16, BF16)),
-        *every(SMALL.but(mask=LEFT), dtype=(F32, F64, F16, BF16)),
+        SMALL.but(mask=LEFT, dtype=BF16),
         SMALL.but(mask=ADDED, seed=2),
         SMALL.but(mask=Mask(pattern=MaskPattern.PADDING, shape=MaskShape.FULL)),
         *every(GROUPED, mask=(PADDED, LEFT)),

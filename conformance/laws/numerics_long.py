@@ -23,7 +23,7 @@ SEQUENCE = Case(
 )
 PEAKED = SEQUENCE.but(values=Values.PEAKED)
 # of this seed the last keys carry much: at such a length the bound is a fiftieth of the values
-FEW = PEAKED.but(queries=2, keys=70_000, d_head=4, d_value=4, is_causal=False, seed=7)
+FEW = PEAKED.but(queries=2, keys=70_000, d_head=2, d_value=2, is_causal=False, seed=7)
 UNEVEN = PEAKED.but(queries=17, keys=2101, is_causal=False)
 ACROSS = PEAKED.but(queries=1100, keys=1099, is_causal=False)
 LONG = PEAKED.but(queries=131_072, keys=131_072, d_head=64, d_value=64)
@@ -53,13 +53,13 @@ def sampled(case: Case) -> torch.Tensor:
     "NUM-15",
     judges=Judged.ATTENTION,
     pinned=(
-        SEQUENCE,
-        PEAKED.but(queries=1030, keys=1030, dtype=BF16, seed=1),
         UNEVEN,
         UNEVEN.but(queries=523, keys=613, dtype=BF16, seed=2),
+        PEAKED.but(queries=1030, keys=1030, dtype=BF16, seed=1),
         ACROSS.but(window=(37, 5)),
         ACROSS.but(window=(300, 0), is_causal=True, seed=1),
         ACROSS.but(softcap=3.0, alibi=True, sinks=True),
+        SEQUENCE,
         FEW,
         FEW.but(keys=40_000, dtype=F16, heads=2, kv_heads=2, layouts=Layouts(key=HEADS_INSIDE)),
     ),

@@ -13,7 +13,7 @@ from attnspec.conformance import memory
 from attnspec.conformance.check import check
 from attnspec.conformance.effort import Effort
 from attnspec.conformance.law import Judged, Law, registered
-from attnspec.conformance.laws.numerics_long import LONG, sampled
+from attnspec.conformance.laws.numerics_long import LONG, SEQUENCE, sampled
 from attnspec.conformance.laws.tensors_large import FAR, spread
 from attnspec.conformance.matrix import conforming, print_matrix
 from attnspec.conformance.mutants.dense import Dense, dense
@@ -136,7 +136,7 @@ def test_a_wrong_row_of_a_long_sequence_is_named_by_its_number() -> None:
             return out
 
     with pytest.raises(Violation, match="query 2099"):
-        LONG_LAW.check(Subject(dense("last", LastWrong())), LONG_LAW.pinned[0])
+        LONG_LAW.check(Subject(dense("last", LastWrong())), SEQUENCE)
 
 
 def test_elements_are_spread_without_touching_what_lies_between() -> None:
