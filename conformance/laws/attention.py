@@ -40,8 +40,9 @@ VALUE_CASES = (
     TINIEST.but(queries=1, keys=1, d_head=1, d_value=1, dtype=F64),
     *every(SMALL, dtype=(F32, F64, F16, BF16)),
     *every(FAMILIES, values=Values),
-    # the other types share the families, the smallest values are for the coarsest type as well
-    *every(FAMILIES.but(dtype=F64, seed=1), values=tuple(Values)[0::3]),
+    # the other types share the families, the smallest values are for the coarsest type as well;
+    # an offset is positive or negative, as the seed is even or odd
+    *every(FAMILIES.but(dtype=F64, seed=1), values=(*tuple(Values)[0::3], Values.OFFSET)),
     *every(FAMILIES.but(dtype=F16, seed=2), values=tuple(Values)[1::3]),
     *every(FAMILIES.but(dtype=BF16, seed=3), values=tuple(Values)[2::3]),
     *every(FAMILIES.but(dtype=BF16, seed=3), values=(Values.TINY, Values.DENORMAL)),

@@ -6,10 +6,11 @@ import torch
 
 from attnspec.conformance.law import Judged, law
 from attnspec.conformance.model_case import PINNED, ModelCase, draw, model_cases, normal
-from attnspec.conformance.model_gradients import gradients
+from attnspec.conformance.model_gradients import Gradients, gradients
 from attnspec.conformance.model_judge import (
     ILL_CONDITIONED,
     Allowed,
+    Weights,
     build_on,
     call,
     doubled,
@@ -18,9 +19,10 @@ from attnspec.conformance.model_judge import (
     sound,
     telling,
 )
+from attnspec.conformance.sharing import remembered
 from attnspec.conformance.tally import NotClaimed
 from attnspec.conformance.violation import Violation
-from attnspec.spec import ModelFeature, ModelImplementation
+from attnspec.spec import GPT2Config, ModelFeature, ModelImplementation
 
 _PINNED = (
     # a large epsilon keeps bounds narrow, so that float32 tells something as well
@@ -53,14 +55,7 @@ def law_every_gradient_equals_the_oracles(subject: ModelImplementation, case: Mo
     cotangent = normal(case.seed, "cotangent", *shape).to(case.dtype)
     got = _gradients(subject, config, weights, ids, cotangent)
     expected = _gradients(model_oracle(subject), config, doubled(weights), ids, cotangent.double())
-    allowed = Allowed(config, weights, ids)
-    radii = [
-        gradients(config, weights, ids, passed, cotangent, arithmetic)
-        for passed, arithmetic in (
-            (allowed.model, allowed.arithmetic),
-            (allowed.oracle, allowed.fine),
-        )
-    ]
+    radii = _enclosed(config, weights, ids, cotangent)
     told = True
     for name in reversed(expected):
         gate = radii[0][name].radius + radii[1][name].radius
@@ -68,6 +63,22 @@ def law_every_gradient_equals_the_oracles(subject: ModelImplementation, case: Mo
         told &= telling(gate, expected[name])
     if not told:
         raise NotClaimed(ILL_CONDITIONED)
+
+
+def _radii(
+    config: GPT2Config, weights: Weights, input_ids: torch.Tensor, cotangent: torch.Tensor
+) -> tuple[Gradients, ...]:
+    """The gradients of the model and of the oracle, in enclosures."""
+    allowed = Allowed(config, weights, input_ids)
+    passes = ((allowed.model, allowed.arithmetic), (allowed.oracle, allowed.fine))
+    return tuple(
+        gradients(config, weights, input_ids, passed, cotangent, arithmetic)
+        for passed, arithmetic in passes
+    )
+
+
+_enclosed = remembered(_radii, kept=16)
+"""Many models are held to the same gradients."""
 
 
 def _gradients(
