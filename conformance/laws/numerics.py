@@ -29,6 +29,8 @@ PINNED = (
     LONG.but(heads=6, kv_heads=2),
     LONG.but(mask=Mask(pattern=MaskPattern.PADDING, shape=MaskShape.KEYS)),
     TINIEST.but(queries=65, keys=129, d_head=64, d_value=64),
+    # kernels take keys a vector at a time, and what is left over by itself, in each type
+    LONG.but(dtype=F64),
 )
 CLEAN = (Values.NORMAL, Values.PEAKED, Values.TINY, Values.TIES)
 MORE = cases(scales=POSITIVE, families=CLEAN, only=plain)
