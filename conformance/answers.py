@@ -65,6 +65,19 @@ def answer(implementation: Implementation, question: Question) -> Answer | None:
     return answer
 
 
+def asked(mutant: Mutant, question: Question) -> tuple[Any, Answer | None]:
+    """Ask a mutant a question.
+
+    Returns:
+        What equal answers have in common, or `REFUSED` where the case is not claimed; and the
+        answer.
+    """
+    if question.case is not None and mutant.subject.refuses(question.case) is not None:
+        return REFUSED, None
+    given = answer(mutant.subject, question)
+    return key_of(given, mutant.id), given
+
+
 @dataclass
 class Answered:
     """What mutants answered to questions, each different answer once.
@@ -76,29 +89,18 @@ class Answered:
     _answers: dict[Any, Answer | None] = field(default_factory=dict)
 
     def to(self, question: Question) -> Callable[[Mutant], tuple[Any, Answer | None]]:
-        """Answer one question by memory, or ask.
-
-        Returns:
-            A function of a mutant, which gives what equal answers have in common, or `REFUSED`
-            where a case is not claimed; and the answer.
-        """
+        """What `asked` gives for one question, from memory where it was asked before."""
         known = self._keys.setdefault(question.key, {})
 
         def ask(mutant: Mutant) -> tuple[Any, Answer | None]:
             if mutant.id not in known:
-                known[mutant.id] = self._learn(mutant, question)
+                key, given = asked(mutant, question)
+                known[mutant.id] = key
+                self._answers.setdefault(key, given)
             key = known[mutant.id]
             return key, self._answers[key]
 
         return ask
-
-    def _learn(self, mutant: Mutant, question: Question) -> Any:
-        case = question.case
-        refuses = case is not None and mutant.subject.refuses(case) is not None
-        given = None if refuses else answer(mutant.subject, question)
-        key = REFUSED if refuses else key_of(given, mutant.id)
-        self._answers.setdefault(key, given)
-        return key
 
 
 def key_of(given: Answer | None, otherwise: str) -> Any:

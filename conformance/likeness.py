@@ -6,12 +6,13 @@ wrong, forward and backward, is what the implementation looks like. Nothing is s
 agrees, or too much.
 """
 
+import functools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 
-from attnspec.conformance.answers import REFUSED, Answer, Answered, Question, answer, key_of
+from attnspec.conformance.answers import REFUSED, Answer, Answered, Question, answer, asked, key_of
 from attnspec.conformance.call import Call
 from attnspec.conformance.inputs import draw
 from attnspec.conformance.mutants.registry import Mutant, planted
@@ -126,28 +127,45 @@ def alike(
     given = answer(subject.implementation, first)
     if given is None or _is_right(subject, first, given, subject.implementation.profile):
         return []
-    every = planted().values() if among is None else among
-    asked = [mutant for mutant in every if isinstance(mutant.subject, Implementation)]
-    known: list[Mutant] = []
-    if answered is not None:
-        # the entry of the subject itself may remember what it was asked meanwhile
-        known = [mutant for mutant in asked if mutant.subject is not subject.implementation]
-        asked = [mutant for mutant in asked if mutant.subject is subject.implementation]
-    found = _agreeing(given, asked, first, Answered())
-    if answered is not None:
-        # what is known by heart leaves few to be asked about the failing call
-        known = _alike_elsewhere(subject, known, answered)
-        found += _agreeing(given, known, first, answered if stored <= REMEMBERED else Answered())
-        order = list(planted())
-        found.sort(key=lambda mutant: order.index(mutant.id))
+    every = [
+        mutant
+        for mutant in (planted().values() if among is None else among)
+        if isinstance(mutant.subject, Implementation)
+    ]
+    if answered is None:
+        found = _agreeing(given, every, first)
+    else:
+        kept = answered if stored <= REMEMBERED else None
+        found = _few_asked(subject, given, every, first, answered, kept)
     # with other answers declared, what is wrong here may be right there
     found = [each for each in found if not _is_right(subject, first, given, each.subject.profile)]
-    # too many are not named, whoever of them answers otherwise now
-    is_named = len(found) <= FEW + 1
-    return _alike_elsewhere(subject, found, Answered()) if is_named or answered is None else found
+    if answered is not None and len(found) > FEW + 1:
+        # too many are not named, whoever of them answers otherwise now
+        return found
+    return _alike_elsewhere(subject, found)
 
 
-def _alike_elsewhere(subject: Subject, mutants: list[Mutant], answered: Answered) -> list[Mutant]:
+def _few_asked(
+    subject: Subject,
+    given: Answer,
+    every: list[Mutant],
+    first: Question,
+    answered: Answered,
+    kept: Answered | None,
+) -> list[Mutant]:
+    """Of all mutants those that agree with a subject: what is known by heart leaves few to ask."""
+    # the entry of the subject itself may remember what it was asked meanwhile
+    own = [mutant for mutant in every if mutant.subject is subject.implementation]
+    others = [mutant for mutant in every if mutant.subject is not subject.implementation]
+    agreeing = _agreeing(given, own, first)
+    agreeing += _agreeing(given, _alike_elsewhere(subject, others, answered), first, kept)
+    ids = {mutant.id for mutant in agreeing}
+    return [mutant for mutant in every if mutant.id in ids]
+
+
+def _alike_elsewhere(
+    subject: Subject, mutants: list[Mutant], answered: Answered | None = None
+) -> list[Mutant]:
     """Of some mutants those that answer as a subject does to all that is asked beside the call."""
     for question in _more(subject):
         if not mutants:
@@ -158,11 +176,18 @@ def _alike_elsewhere(subject: Subject, mutants: list[Mutant], answered: Answered
 
 
 def _agreeing(
-    given: Answer | None, mutants: list[Mutant], question: Question, answered: Answered
+    given: Answer | None,
+    mutants: list[Mutant],
+    question: Question,
+    answered: Answered | None = None,
 ) -> list[Mutant]:
-    """Of some mutants those that answer a question alike, or claim nothing of the kind."""
+    """Of some mutants those that answer a question alike, or claim nothing of the kind.
+
+    Without a memory, which keeps what is answered, each answer is let go once it is compared.
+    """
     agrees = {REFUSED: True, key_of(given, ""): True}
-    ask, left = answered.to(question), []
+    ask = functools.partial(asked, question=question) if answered is None else answered.to(question)
+    left = []
     for mutant in mutants:
         key, theirs = ask(mutant)
         if key not in agrees:
