@@ -54,9 +54,14 @@ class Expected:
     weights: Float64[torch.Tensor, "batch heads rows keys"] | None = None
 
     @functools.cached_property
+    def is_zero(self) -> bool:
+        """True where nothing but zeros is expected."""
+        return not bool((self.out != 0).any())
+
+    @functools.cached_property
     def is_evidence(self) -> bool:
-        """True where a wrong output would exceed its bound, or all that is expected is zero."""
-        return not bool((self.out != 0).any()) or is_evidence(self.out, self.bound)
+        """True where a wrong output would exceed its bound."""
+        return is_evidence(self.out, self.bound)
 
 
 def expect(

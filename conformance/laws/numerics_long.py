@@ -2,7 +2,7 @@
 
 import torch
 
-from attnspec.conformance.compare import check_close, is_evidence
+from attnspec.conformance.compare import check_close
 from attnspec.conformance.law import Judged, law
 from attnspec.conformance.memory import demand_length
 from attnspec.conformance.subject import Subject
@@ -77,7 +77,7 @@ def law_rows_of_a_long_sequence_stay_within_the_bound(subject: Subject, case: Ca
     call = subject.draw(case)
     rows = sampled(case)
     expected = subject.expect(call, rows=rows)
-    if not is_evidence(expected.out, expected.bound):
+    if not expected.is_evidence:
         raise NotClaimed("the bound is not small against the values at this length")
     out = subject.call(call)[:, :, rows.to(call.query.device)]
     check_close(
