@@ -135,11 +135,14 @@ def check(
         reason = f"feature not claimed: {', '.join(missing)}"
         return trial.record(Outcome.NOT_CLAIMED, started, reason=reason)
     try:
-        for case in _fitted(subject, law.pinned):
+        pinned = _fitted(subject, law.pinned)
+        for case in pinned:
             trial.attempt(case)
         chosen = law.design(subject) if law.design else ()
+        wide = law.wide if effort in (Effort.STANDARD, Effort.THOROUGH) else ()
         large = law.large if effort is Effort.THOROUGH else ()
-        for case in (*chosen, *_fitted(subject, large)):
+        more = [each for each in _fitted(subject, (*wide, *large)) if each not in set(pinned)]
+        for case in (*chosen, *more):
             trial.attempt(case)
         source = None if law.explore is None or effort is None else law.explore(subject)
         if source is not None and effort is not None:

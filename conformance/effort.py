@@ -10,7 +10,7 @@ class Effort(StrEnum):
     SMOKE = "smoke"
     """Pinned cases and a handful more: seconds."""
     STANDARD = "standard"
-    """The default, the same cases on every run."""
+    """The default: wide cases as well, and more that are drawn, the same on every run."""
     THOROUGH = "thorough"
     """New cases on every run, and a database of those that failed."""
 

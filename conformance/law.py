@@ -38,7 +38,9 @@ class Law:
         pinned: cases tried first, in this order, smallest first, without shrinking.
         design: `design(subject)` gives cases that are chosen for what the subject claims, tried
             after the pinned ones and like them.
-        large: cases that are tried at effort thorough alone, after the pinned ones and like them.
+        wide: cases that no known bug needs to be seen, most of them larger: tried from effort
+            standard on, after the pinned ones and like them.
+        large: likewise, at effort thorough alone.
         explore: `explore(subject)` gives the strategy from which further cases are drawn, or the
             state machine that grows them, or `None` where the pinned cases are all there is to try.
         needs: features without which the law says nothing about a subject.
@@ -56,8 +58,14 @@ class Law:
     design: Callable[[Any], Sequence[Any]] | None = None
     needs: frozenset[str] = frozenset()
     cost: float = 1.0
+    wide: Sequence[Any] = ()
     large: Sequence[Any] = ()
     fresh: bool = False
+
+    @property
+    def fixed(self) -> tuple[Any, ...]:
+        """The cases that are tried at effort standard whatever is drawn."""
+        return tuple(dict.fromkeys((*self.pinned, *self.wide)))
 
     @property
     def sentence(self) -> str:
@@ -76,6 +84,7 @@ def law(
     design: Callable[[Any], Sequence[Any]] | None = None,
     needs: Iterable[str] = (),
     cost: float = 1.0,
+    wide: Sequence[Any] = (),
     large: Sequence[Any] = (),
     fresh: bool = False,
 ) -> Callable[[Callable[[Any, Any], None]], Callable[[Any, Any], None]]:
@@ -106,6 +115,7 @@ def law(
             design=design,
             needs=frozenset(needs),
             cost=cost,
+            wide=tuple(wide),
             large=tuple(large),
             fresh=fresh,
         )

@@ -63,7 +63,17 @@ VALUE_CASES = (
 )
 
 
-@law("ATT-1", judges=Judged.ATTENTION, pinned=VALUE_CASES, explore=cases(empty=True, only=plain))
+@law(
+    "ATT-1",
+    judges=Judged.ATTENTION,
+    pinned=VALUE_CASES,
+    wide=[
+        FAMILIES.but(dtype=dtype, seed=seed, values=values)
+        for seed, dtype in ((1, F64), (2, F16), (3, BF16))
+        for values in Values
+    ],
+    explore=cases(empty=True, only=plain),
+)
 def law_output_equals_the_definition(subject: Subject, case: Case) -> None:
     """ATT-1: every element is within its bound of the softmax-weighted mean of readable values."""
     call = subject.draw(case)
@@ -82,6 +92,8 @@ def law_output_equals_the_definition(subject: Subject, case: Case) -> None:
         SMALL.but(queries=7, keys=5, is_causal=True, dtype=F16),
         GROUPED.but(queries=17, keys=33, dtype=F16),
         TILES,
+    ),
+    wide=(
         TILES.but(dtype=BF16, queries=5, keys=257),
         TILES.but(values=Values.GROWING, queries=5, keys=255),
     ),
@@ -108,8 +120,8 @@ def law_weights_sum_to_one(subject: Subject, case: Case) -> None:
         SMALL.but(queries=7, keys=5, is_causal=True),
         GROUPED.but(values=Values.PEAKED),
         *every(SMALL.but(keys=17), values=(Values.NEGATIVE, Values.OFFSET, Values.CANCELLATION)),
-        TILES.but(queries=17, keys=65),
     ),
+    wide=(TILES.but(queries=17, keys=65),),
     explore=cases(scales=POSITIVE),
 )
 def law_output_lies_among_the_readable_values(subject: Subject, case: Case) -> None:
@@ -193,8 +205,8 @@ def law_output_is_linear_in_the_values(subject: Subject, case: Case) -> None:
         GROUPED.but(values=Values.PEAKED),
         GROUPED.but(keys=33, values=Values.TIES, dtype=BF16),
         TILES.but(queries=17, keys=65),
-        TILES.but(queries=5, keys=129, dtype=BF16),
     ),
+    wide=(TILES.but(queries=5, keys=129, dtype=BF16),),
     explore=cases(scales=POSITIVE, only=lambda case: case.keys <= 4 * case.d_value),
     cost=3,
 )
@@ -243,8 +255,8 @@ def _identity(value: torch.Tensor, start: int) -> torch.Tensor:
         SMALL.but(queries=7, keys=5, is_causal=True),
         GROUPED,
         TILES,
-        TILES.but(queries=5, keys=257, dtype=BF16),
     ),
+    wide=(TILES.but(queries=5, keys=257, dtype=BF16),),
     explore=cases(scales=POSITIVE, patterns=UNBIASED),
 )
 def law_zero_query_gives_the_mean(subject: Subject, case: Case) -> None:

@@ -39,8 +39,8 @@ SPREAD = (Values.NORMAL, Values.PEAKED, Values.ONE_HOT, Values.CANCELLATION, Val
         SMALL.but(mask=BIAS),
         GROUPED.but(seed=1),
         TILES,
-        TILES.but(seed=2),
     ),
+    wide=(TILES.but(seed=2),),
     explore=cases(scales=POSITIVE, families=SPREAD),
     cost=2,
 )
@@ -86,8 +86,8 @@ def _permutation(case: Case, purpose: str, length: int) -> torch.Tensor:
         GROUPED,
         GROUPED.but(queries=1, keys=65),
         TILES.but(values=Values.GROWING),
-        TILES.but(dtype=BF16),
     ),
+    wide=(TILES.but(dtype=BF16),),
     explore=cases(causal=False, scales=POSITIVE),
     cost=2,
 )
@@ -145,6 +145,8 @@ def law_queries_are_independent(subject: Subject, case: Case) -> None:
         SMALL.but(mask=HIDDEN),
         SMALL.but(mask=BIAS, seed=1),
         GROUPED.but(values=Values.PEAKED),
+    ),
+    wide=(
         TILES.but(queries=5, keys=65, values=Values.ONE_HOT),
         TILES.but(queries=5, keys=43, seed=1),
     ),

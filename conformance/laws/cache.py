@@ -30,10 +30,16 @@ LONG = SMALL.but(batch=1, d_head=64, d_value=64, seed=1)
 STEPS = (ONE,) * 5
 CHUNKS = (Append(3), Append(1), Append(5), Append(2))
 WAYS: dict[str, tuple[object, ...]] = {
-    "dtype": (F64, F16, BF16),
-    "memory": tuple(Memory),
-    "spelling": tuple(Spelling),
-    "values": (Values.PEAKED, Values.GROWING),
+    "dtype": (F64, F16),
+    "memory": (Memory.FRESH, Memory.BUFFER, Memory.MASKED),
+    "spelling": (Spelling.BOOL, Spelling.SLICES),
+    "values": (Values.GROWING,),
+}
+MORE_WAYS: dict[str, tuple[object, ...]] = {
+    "dtype": (BF16,),
+    "memory": (Memory.HEADS_INSIDE,),
+    "spelling": (Spelling.FLOAT,),
+    "values": (Values.PEAKED,),
 }
 BACK = (Append(4), RollBack(2), Append(2), RollBack(1), ONE)
 BEAMS = (Append(3), Reorder((1, 0)), Again(1), ONE, Reorder((1, 1, 0)), Append(2))
@@ -47,6 +53,9 @@ BEAMS = (Append(3), Reorder((1, 0)), Again(1), ONE, Reorder((1, 1, 0)), Append(2
         SMALL.but(steps=(Append(4), *STEPS)),
         *every(SMALL.but(steps=(Append(2), ONE, ONE)), **WAYS),
         GROUPED.but(steps=(Append(3), ONE, ONE)),
+    ),
+    wide=(
+        *every(SMALL.but(steps=(Append(2), ONE, ONE)), **MORE_WAYS),
         LONG.but(steps=(Append(63), ONE, ONE, ONE)),
         GROUPED.but(steps=(Append(129), ONE), memory=Memory.BUFFER),
     ),
@@ -74,6 +83,9 @@ def _singly(session: Session) -> Session:
         SMALL.but(steps=CHUNKS),
         *every(SMALL.but(steps=(Append(2), Append(3))), **WAYS),
         GROUPED.but(steps=(Append(2), Append(7))),
+    ),
+    wide=(
+        *every(SMALL.but(steps=(Append(2), Append(3))), **MORE_WAYS),
         LONG.but(steps=(Append(16), Append(17), Append(15), Append(18))),
         LONG.but(steps=(Append(65), Append(64)), spelling=Spelling.BOOL),
     ),
@@ -92,8 +104,11 @@ def law_chunks_are_all_at_once(subject: Subject, session: Session) -> None:
         TINIEST.but(steps=(Append(2), RollBack(1), ONE)),
         TINIEST.but(steps=(Append(2), RollBack(1), ONE), memory=Memory.BUFFER),
         *every(SMALL.but(steps=BACK), **WAYS),
-        GROUPED.but(steps=BACK, memory=Memory.BUFFER),
         SMALL.but(steps=(Append(3), Restart(), Append(3), Append(2)), memory=Memory.BUFFER),
+    ),
+    wide=(
+        *every(SMALL.but(steps=BACK), **MORE_WAYS),
+        GROUPED.but(steps=BACK, memory=Memory.BUFFER),
         LONG.but(steps=(Append(33), RollBack(16), Append(16)), memory=Memory.HEADS_INSIDE),
     ),
     explore=sessions(only=(RollBack, Restart)),
@@ -111,8 +126,11 @@ def law_a_rollback_leaves_no_trace(subject: Subject, session: Session) -> None:
         TINIEST.but(batch=2, steps=(Append(2), Reorder((1, 0)), Again(1))),
         TINIEST.but(batch=2, steps=(Append(2), Reorder((1, 0)), ONE), memory=Memory.BUFFER),
         *every(SMALL.but(steps=BEAMS), **WAYS),
-        GROUPED.but(batch=3, steps=(Append(2), Reorder((2, 0, 1)), ONE), memory=Memory.BUFFER),
         SMALL.but(batch=1, steps=(Append(3), Reorder((0, 0, 0)), Append(2))),
+    ),
+    wide=(
+        *every(SMALL.but(steps=BEAMS), **MORE_WAYS),
+        GROUPED.but(batch=3, steps=(Append(2), Reorder((2, 0, 1)), ONE), memory=Memory.BUFFER),
         GROUPED.but(batch=4, steps=(Append(17), Reorder((3, 3, 1, 0)), Again(2))),
     ),
     explore=sessions(only=(Reorder, Again)),
@@ -147,8 +165,8 @@ PLACED = (
         SMALL.but(window=(2, 0), softcap=1.0, sinks=True, alibi=True, steps=CHUNKS),
         GROUPED.but(window=(3, None), sinks=True, steps=CHUNKS, memory=Memory.HEADS_INSIDE),
         GROUPED.but(alibi=True, softcap=2.0, steps=CHUNKS, dtype=BF16),
-        GROUPED.but(window=(16, 0), steps=(Append(33), ONE, Append(17)), memory=Memory.MASKED),
     ),
+    wide=(GROUPED.but(window=(16, 0), steps=(Append(33), ONE, Append(17)), memory=Memory.MASKED),),
     explore=_placed,
     cost=5,
 )

@@ -13,6 +13,7 @@ from attnspec.conformance.laws.gradients_sides import (
     DTYPES,
     F16,
     F32,
+    F64,
     FEATURES,
     GROUPED,
     LENGTHS,
@@ -72,10 +73,14 @@ SEQUENCE = Case(queries=65, keys=65, d_head=16, d_value=16, dtype=F32, backward=
         SMALL.but(queries=17, keys=5, is_causal=True),
         SMALL.but(queries=5, keys=17, is_causal=True),
         SEQUENCE,
-        SEQUENCE.but(queries=129, keys=17, d_head=64, d_value=64),
         SEQUENCE.but(queries=17, keys=129, heads=2, is_causal=True),
         SEQUENCE.but(queries=257, keys=129, heads=2, dtype=BF16, is_causal=True),
-        SEQUENCE.but(queries=33, keys=577, dtype=F16),
+    ),
+    wide=(
+        *every(GROUPED.but(is_causal=True), dtype=DTYPES),
+        *every(SEQUENCE, dtype=DTYPES),
+        SEQUENCE.but(queries=129, keys=17, d_head=64, d_value=64),
+        *every(SEQUENCE.but(queries=33, keys=577), dtype=(F16, F64)),
     ),
     explore=cases(
         always=BACKWARD, sometimes=FEATURES, lengths=LENGTHS, layouts=tuple(Layout), only=plain
@@ -113,6 +118,13 @@ def law_gradients_are_those_of_the_definition(subject: Subject, case: Case) -> N
             batch=3,
         ),
         SMALL.but(mask=BIAS, mask_gradient=True, is_causal=True),
+    ),
+    wide=(
+        *every(
+            SMALL.but(mask=BIAS, mask_gradient=True),
+            mask=[Mask(kind=MaskKind.FLOAT, shape=shape) for shape in MaskShape],
+        ),
+        GROUPED.but(mask=BIAS, mask_gradient=True),
         SEQUENCE.but(
             mask=Mask(kind=MaskKind.FLOAT, pattern=MaskPattern.BIAS, shape=MaskShape.RANK_2),
             mask_gradient=True,
@@ -157,6 +169,10 @@ def law_the_gradient_of_a_mask_is_summed_where_it_broadcasts(subject: Subject, c
         SMALL.but(queries=1, keys=1),
         GROUPED.but(keys=0, queries=0),
         SMALL.but(keys=1, dtype=F16),
+    ),
+    wide=(
+        *every(GROUPED.but(d_value=5), dtype=DTYPES),
+        *every(SMALL.but(keys=1), dtype=DTYPES),
     ),
     explore=cases(
         always=BACKWARD,

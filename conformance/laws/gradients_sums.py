@@ -66,8 +66,8 @@ def added(numbers: torch.Tensor, *axes: int) -> tuple[torch.Tensor, torch.Tensor
         GROUPED.but(mask=BIAS, mask_gradient=True),
         SMALL.but(mask=BIAS, mask_gradient=True, softcap=2.0),
         SMALL.but(mask=BIAS, mask_gradient=True, alibi=True, window=(3, 2)),
-        SMALL.but(mask=BIAS, mask_gradient=True, queries=17, keys=65),
     ),
+    wide=(SMALL.but(mask=BIAS, mask_gradient=True, queries=17, keys=65),),
     explore=cases(
         always=BACKWARD,
         sometimes=(Feature.WINDOW, Feature.SOFTCAP, Feature.ALIBI),
@@ -105,10 +105,12 @@ def law_the_gradients_of_a_row_of_scores_cancel(subject: Subject, case: Case) ->
         *every(SMALL, scale=(0.3, 2.0), is_causal=(True,)),
         SMALL.but(mask=RANDOM),
         *every(GROUPED, dtype=DTYPES),
-        GROUPED.but(is_causal=True, keys=5),
         SMALL.but(alibi=True, window=(2, 3)),
-        SMALL.but(queries=65, keys=17),
         SMALL.but(queries=17, keys=129),
+    ),
+    wide=(
+        GROUPED.but(is_causal=True, keys=5),
+        SMALL.but(queries=65, keys=17),
         GROUPED.but(queries=65, keys=65, d_head=32, d_value=32),
     ),
     explore=cases(always=BACKWARD, sometimes=UNCAPPED, families=TAME, lengths=LENGTHS, only=plain),
@@ -156,13 +158,15 @@ def law_gradients_balance(subject: Subject, case: Case) -> None:
     pinned=(
         GROUPED.but(batch=1, heads=2, kv_heads=1, queries=1, keys=2, d_head=2, d_value=2),
         *every(GROUPED, dtype=DTYPES),
-        GROUPED.but(heads=8, kv_heads=2),
         GROUPED.but(heads=6, kv_heads=3, is_causal=True),
-        GROUPED.but(heads=7, kv_heads=1, batch=1),
-        GROUPED.but(heads=12, kv_heads=4, batch=3),
         GROUPED.but(heads=4, kv_heads=2, queries=17, keys=65),
         GROUPED.but(heads=4, kv_heads=2, softcap=2.0),
         GROUPED.but(heads=6, kv_heads=2, sinks=True, alibi=True),
+    ),
+    wide=(
+        GROUPED.but(heads=8, kv_heads=2),
+        GROUPED.but(heads=7, kv_heads=1, batch=1),
+        GROUPED.but(heads=12, kv_heads=4, batch=3),
     ),
     explore=cases(
         always=BACKWARD,
@@ -214,6 +218,8 @@ def _nan(expected: ExpectedGradients, name: str) -> torch.Tensor | None:
         SMALL.but(mask=BIAS, mask_gradient=True),
         SMALL.but(softcap=2.0),
         SMALL.but(sinks=True, window=(2, 2)),
+    ),
+    wide=(
         SMALL.but(queries=33, keys=65, dtype=F16),
         SMALL.but(queries=65, keys=33, dtype=F64),
     ),

@@ -245,12 +245,12 @@ CLEAN = (Values.NORMAL, Values.PEAKED, Values.TINY, Values.TIES)
     pinned=(
         *HIDING,
         TINIEST,
-        SMALL.but(dtype=F16),
         SMALL.but(queries=17, keys=19, d_head=16, d_value=16),
         GROUPED,
         TILES.but(queries=65, keys=66),
         TILES.but(queries=129, keys=129, dtype=BF16),
     ),
+    wide=every(SMALL, dtype=(F64, F16, BF16)),
     explore=cases(
         scales=POSITIVE, families=CLEAN, only=lambda case: case.is_causal or case.mask is not None
     ),

@@ -84,8 +84,8 @@ def _both(subject: Subject) -> SearchStrategy[Case] | None:
             mask=Mask(pattern=MaskPattern.LEFT_PADDING, shape=MaskShape.KEYS),
         ),
         GROUPED.but(is_causal=True),
-        TILES.but(is_causal=True),
     ),
+    wide=(TILES.but(is_causal=True),),
     explore=_both,
     needs={Feature.MASK, Feature.CAUSAL},
     cost=2,
@@ -114,6 +114,8 @@ def law_mask_and_causal_flag_both_apply(subject: Subject, case: Case) -> None:
         GROUPED.but(d_head=17, d_value=17),
         TILES.but(mask=None, is_causal=True, keys=65, d_head=65, d_value=65),
         TILES.but(queries=17),
+    ),
+    wide=(
         TILES.but(
             mask=None, is_causal=True, queries=16, keys=128, d_head=128, d_value=128, dtype=BF16
         ),
@@ -151,10 +153,10 @@ def law_a_query_reads_exactly_its_keys(subject: Subject, case: Case) -> None:
         TINIEST.but(mask=None, is_causal=True),
         *every(SMALL, dtype=(F32, F64, F16, BF16)),
         SMALL.but(mask=None, is_causal=True),
-        SMALL.but(mask=None),
         GROUPED,
         TILES.but(mask=None, is_causal=True, queries=33, keys=65),
     ),
+    wide=(SMALL.but(mask=None),),
     explore=cases(families=FLAT, scales=POSITIVE),
     cost=5,
 )
@@ -192,8 +194,8 @@ def law_only_the_readers_of_a_key_feel_it(subject: Subject, case: Case) -> None:
         *every(SMALL, dtype=(F32, F64, F16, BF16)),
         *every(SMALL, mask=MASKS),
         GROUPED,
-        TILES,
     ),
+    wide=(TILES,),
     explore=cases(
         masked=True,
         causal=False,
@@ -301,13 +303,17 @@ def law_a_float_mask_joins_the_scaled_scores(subject: Subject, case: Case) -> No
     "MSK-9",
     judges=Judged.ATTENTION,
     pinned=(
-        # seven seeds try every shape, the next seven with the other kind of mask
-        *every(TINIEST.but(batch=2, heads=2, kv_heads=2), seed=range(7)),
-        *every(SMALL, seed=range(7, 14)),
+        *every(TINIEST.but(batch=2, heads=2, kv_heads=2), seed=(0, 1, 2, 4)),
+        *every(SMALL, seed=(9, 10, 12)),
         SMALL.but(batch=3, seed=1, dtype=F64),
         SMALL.but(batch=3, seed=2, dtype=F16),
         GROUPED.but(seed=3, dtype=BF16),
         TILES.but(seed=2),
+    ),
+    wide=(
+        # seven seeds try every shape, the next seven with the other kind of mask
+        *every(TINIEST.but(batch=2, heads=2, kv_heads=2), seed=range(7)),
+        *every(SMALL, seed=range(7, 14)),
     ),
     explore=cases(masked=True, scales=POSITIVE, only=masked),
     needs={Feature.MASK},

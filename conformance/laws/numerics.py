@@ -28,9 +28,13 @@ PINNED = (
     LONG.but(queries=33, is_causal=True),
     LONG.but(heads=6, kv_heads=2),
     LONG.but(mask=Mask(pattern=MaskPattern.PADDING, shape=MaskShape.KEYS)),
-    TINIEST.but(queries=65, keys=129, d_head=64, d_value=64),
     # kernels take keys a vector at a time, and what is left over by itself, in each type
     LONG.but(dtype=F64),
+)
+WIDE = (
+    *every(SMALL.but(dtype=F64), keys=(1, 8, 16)),
+    *every(LONG, dtype=(F32, BF16)),
+    TINIEST.but(queries=65, keys=129, d_head=64, d_value=64),
 )
 CLEAN = (Values.NORMAL, Values.PEAKED, Values.TINY, Values.TIES)
 MORE = cases(scales=POSITIVE, families=CLEAN, only=plain)
@@ -66,7 +70,7 @@ def _check_nan(out: torch.Tensor, felt: torch.Tensor, message: str) -> None:
         raise Violation(f"{message}: {out[b, h, i, c].item()} at {where}")
 
 
-@law("NUM-1", judges=Judged.ATTENTION, pinned=PINNED, explore=MORE, cost=2)
+@law("NUM-1", judges=Judged.ATTENTION, pinned=PINNED, wide=WIDE, explore=MORE, cost=2)
 def law_a_visible_nan_stays_visible(subject: Subject, case: Case) -> None:
     """NUM-1: a row whose scores are all NaN, by its query or by its keys, is NaN."""
     call = subject.draw(case)
@@ -91,6 +95,7 @@ def law_a_visible_nan_stays_visible(subject: Subject, case: Case) -> None:
     "NUM-1",
     judges=Judged.ATTENTION,
     pinned=[case for case in PINNED if case.keys > 1],
+    wide=[case for case in WIDE if case.keys > 1],
     explore=cases(scales=POSITIVE, families=CLEAN, only=lambda case: plain(case) and case.keys > 1),
 )
 def law_a_readable_nan_key_stays_visible(subject: Subject, case: Case) -> None:
@@ -107,7 +112,7 @@ def law_a_readable_nan_key_stays_visible(subject: Subject, case: Case) -> None:
     _check_nan(out, others[..., None].expand_as(out), "a row that reads a key of NaN is a number")
 
 
-@law("NUM-1", judges=Judged.ATTENTION, pinned=PINNED, explore=MORE, cost=2)
+@law("NUM-1", judges=Judged.ATTENTION, pinned=PINNED, wide=WIDE, explore=MORE, cost=2)
 def law_a_readable_nan_value_stays_visible(subject: Subject, case: Case) -> None:
     """NUM-1: a NaN in a value makes its channel NaN in every row that may read it."""
     call = subject.draw(case)
@@ -115,7 +120,7 @@ def law_a_readable_nan_value_stays_visible(subject: Subject, case: Case) -> None
     _check_nan(out, felt, "a row that reads a value of NaN is a number in that channel")
 
 
-@law("NUM-1", judges=Judged.ATTENTION, pinned=PINNED, explore=MORE, cost=3)
+@law("NUM-1", judges=Judged.ATTENTION, pinned=PINNED, wide=WIDE, explore=MORE, cost=3)
 def law_a_readable_infinite_value_stays_visible(subject: Subject, case: Case) -> None:
     """NUM-1: infinity in a value makes its channel that infinity, or NaN, where it may be read."""
     call = subject.draw(case)

@@ -43,8 +43,8 @@ MORE = cases(scales=POSITIVE, only=plain)
         SMALL.but(d_value=3),
         SMALL.but(d_value=13, dtype=F16),
         *every(TINIEST, queries=(0, 1), keys=(0, 1), batch=(0,)),
-        WIDE,
     ),
+    wide=(WIDE,),
     explore=cases(scales=POSITIVE, empty=True, only=plain),
 )
 def law_shape_dtype_and_device(subject: Subject, case: Case) -> None:

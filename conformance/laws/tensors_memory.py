@@ -27,11 +27,16 @@ ODD = tuple(each for each in Layout if each is not Layout.CONTIGUOUS)
         *every(SQUARE.but(is_causal=True), dtype=(F64, F16)),
         *every(
             TINIEST.but(heads=2, kv_heads=2),
-            mask=[Mask(shape=each) for each in MaskShape if each is not MaskShape.HEADS],
+            mask=[Mask(shape=MaskShape.FULL), Mask(shape=MaskShape.KEYS)],
         ),
         ADDED.but(queries=4),
         GROUPED,
         WIDE.but(mask=Mask(shape=MaskShape.HEADS), dtype=BF16, batch=1),
+    ),
+    wide=(
+        SQUARE.but(is_causal=True, dtype=BF16),
+        *every(TINIEST.but(heads=2, kv_heads=2), mask=[Mask(shape=shape) for shape in MaskShape]),
+        WIDE.but(mask=Mask(shape=MaskShape.HEADS), dtype=BF16),
     ),
     explore=cases(scales=POSITIVE, only=plain),
     cost=10,

@@ -54,6 +54,32 @@ def test_the_first_pinned_case_that_fails_ends_the_search():
     assert [case.keys for case in tried] == [1, 2, *[2] * REPEATS]
 
 
+@pytest.mark.parametrize(
+    ("effort", "keys"),
+    [
+        (None, [1, 2, 5]),
+        (Effort.SMOKE, [1, 2, 5]),
+        (Effort.STANDARD, [1, 2, 5, 3]),
+        (Effort.THOROUGH, [1, 2, 5, 3, 4]),
+    ],
+)
+def test_each_effort_tries_more_cases_each_once(effort, keys):
+    tried = []
+
+    def body(subject, case):
+        """ATT-1: always true."""
+        tried.append(case.keys)
+
+    law = a_law(
+        body,
+        design=lambda subject: (Case(keys=5),),
+        wide=(Case(keys=2), Case(keys=3), Case(keys=3)),
+        large=(Case(keys=1), Case(keys=4)),
+    )
+    assert check(law, subject(), effort).examples == len(keys)
+    assert tried == keys
+
+
 def test_exploration_shrinks_to_the_smallest_failing_case():
     def body(subject, case):
         """ATT-1: true up to nine keys."""
