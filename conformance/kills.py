@@ -5,7 +5,7 @@ import functools
 import json
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from attnspec.conformance.answers import Answered
@@ -20,6 +20,7 @@ from attnspec.conformance.mutants.registry import Mutant, planted
 from attnspec.conformance.oracle import expect
 from attnspec.conformance.oracle_gradients import expect_gradients
 from attnspec.conformance.process import restored
+from attnspec.conformance.reach import Reach, has_steps, noting
 from attnspec.conformance.record import Outcome, Record
 from attnspec.conformance.sharing import shared
 from attnspec.conformance.styles import STYLES, rejects
@@ -41,6 +42,9 @@ KINDS = {
     SamplerImplementation: Judged.SAMPLER,
 }
 
+Names = tuple[str, ...]
+"""Ids of mutants."""
+
 CORRECT = "correct"
 """The kind of what is tried in order to count false alarms."""
 
@@ -50,6 +54,9 @@ _EXPECT_GRADIENTS = shared(expect_gradients, kept=2048, largest=2**18)
 
 _ANSWERED = Answered()
 """Each mutant is compared with all of them."""
+
+_REACH = Reach()
+"""Most laws do not reach what a mutant gets wrong."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,22 +151,37 @@ def subject_of(mutant: Mutant, *, remembers: bool = False) -> Any:
 def kills(mutant: Mutant) -> Kills:
     """Try the pinned cases of all laws on a mutant, and what survives them on drawn ones."""
     laws = [law for law in _laws().values() if law.judges is kind_of(mutant)]
-    subject = subject_of(mutant, remembers=True)
+    steps: set[str] = set()
+    seen = noting(mutant.subject, steps) if has_steps(mutant.subject) else mutant.subject
+    subject = subject_of(replace(mutant, subject=seen), remembers=True)
     told: dict[str, Any] = {}
     pinned, survived, silent = {}, [], []
-    started = time.perf_counter()
+    looks_like: Names = ()
+    others: Names = ()
+    seconds = 0.0
     for law in laws:
+        spent = _REACH.seconds(law.name, mutant.subject)
+        if spent is not None:
+            seconds += spent
+            survived.append(law.name)
+            continue
+        steps.clear()
+        started = time.perf_counter()
         record = _try(law, subject, None)
+        spent = time.perf_counter() - started
+        seconds += spent
         if record.outcome in DEAD:
             pinned[law.name] = record.examples + 1
-            told = told or _first(law, record, Effort.SMOKE, time.perf_counter() - started)
+            if not told:
+                told = _first(law, record, Effort.SMOKE, seconds)
+                looks_like, others = _likeness(mutant, subject, law, record)
         elif record.outcome is Outcome.PASSED:
             survived.append(law.name)
+            _REACH.learn(law.name, mutant.subject, steps, spent)
         else:
             silent.append(law.name)
     told = told or first_kill(mutant, laws, Effort.SMOKE)
     told = told or first_kill(mutant, laws, Effort.STANDARD)
-    looks_like, others = _likeness(mutant, pinned)
     return Kills(
         mutant=mutant.id,
         kind=str(kind_of(mutant)),
@@ -174,20 +196,26 @@ def kills(mutant: Mutant) -> Kills:
     )
 
 
-def _likeness(mutant: Mutant, pinned: dict[str, int]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """What the diagnosis says of a mutant, with its own entry in the catalogue and without."""
-    subject = subject_of(mutant, remembers=True)
-    if pinned and isinstance(subject, ModelImplementation):
-        about = bool(REFUSING.intersection(_laws()[next(iter(pinned))].clauses))
+def _likeness(mutant: Mutant, subject: Any, law: Law, record: Record) -> tuple[Names, Names]:
+    """What the diagnosis says of a mutant, with its own entry in the catalogue and without.
+
+    Args:
+        mutant: of any kind.
+        subject: what was judged; of attention, its last call is the one that broke the law.
+        law: the first that is broken.
+        record: how.
+    """
+    if isinstance(subject, ModelImplementation):
+        about = bool(REFUSING.intersection(law.clauses))
         bugs = model_resembles(subject, refusals=about)
         rest = model_resembles(subject, refusals=about, without=frozenset({mutant.id}))
         return tuple(each.id for each in bugs), tuple(each.id for each in rest)
-    if not pinned or not isinstance(subject, Subject):
+    if record.outcome is not Outcome.FAILED or not isinstance(subject, Subject):
         return (), ()
-    record = _try(_laws()[next(iter(pinned))], subject, None)
-    if record.outcome is not Outcome.FAILED:
-        return (), ()
-    found = tuple(each.id for each in alike(subject, answered=_ANSWERED))
+    # by itself it is known in the catalogue
+    plain = subject_of(mutant, remembers=True)
+    plain.last_call, plain.last_grad = subject.last_call, subject.last_grad
+    found = tuple(each.id for each in alike(plain, answered=_ANSWERED))
     others = tuple(each for each in found if each != mutant.id)
     return found if len(found) <= FEW else (), others if len(others) <= FEW else ()
 

@@ -236,8 +236,9 @@ def test_a_trial_of_the_suite_tells_stage_and_likeness():
     bug = planted()["own-future-leak"]
     assert _stage(bug) == block(Stage.MASK)
     assert _stage(planted()["own-mask-polarity"]) == ""
-    assert _likeness(bug, {bug.kills[0]: 1}) == ((bug.id,), ())
-    assert _likeness(bug, {}) == ((), ())
+    law = registered()[bug.kills[0]]
+    record = check(law, bug.subject, None)
+    assert _likeness(bug, bug.subject, law, record) == ((bug.id,), ())
 
 
 def test_readings_that_are_nan_or_far_are_not_alike():
