@@ -59,8 +59,6 @@ def sampled(case: Case) -> torch.Tensor:
         ACROSS.but(window=(37, 5)),
         ACROSS.but(window=(300, 0), is_causal=True, seed=1),
         ACROSS.but(softcap=3.0, alibi=True, sinks=True),
-    ),
-    wide=(
         SEQUENCE,
         FEW,
         FEW.but(keys=40_000, dtype=F16, heads=2, kv_heads=2, layouts=Layouts(key=HEADS_INSIDE)),
