@@ -112,12 +112,12 @@ def check(
     told: Callable[[Any], None] | None = None,
     repeats: int = REPEATS,
 ) -> Record:
-    """Try a law on a subject: pinned cases in their order, then drawn ones.
+    """Try a law on a subject: pinned cases in their order, wide ones, then drawn ones.
 
     Args:
         law: from `attnspec.conformance.law.registered()`.
         subject: a `Subject` for laws of attention, else the record of the implementation.
-        effort: how many cases to draw; `None` for the pinned ones alone.
+        effort: which cases to try beside the pinned ones; `None` for none.
         seed: from which cases are drawn where they differ from run to run; `None` throws dice.
         told: is handed each case before it is tried.
         repeats: how often a failing case is tried again, to tell whether it always fails.
@@ -138,12 +138,13 @@ def check(
         pinned = _fitted(subject, law.pinned)
         for case in pinned:
             trial.attempt(case)
+        known = set(pinned)
         chosen = law.design(subject) if law.design else ()
         wide = law.wide if effort in (Effort.STANDARD, Effort.THOROUGH) else ()
         large = law.large if effort is Effort.THOROUGH else ()
-        more = [each for each in _fitted(subject, (*wide, *large)) if each not in set(pinned)]
-        for case in (*chosen, *more):
-            trial.attempt(case)
+        for case in (*chosen, *_fitted(subject, (*wide, *large))):
+            if case not in known:
+                trial.attempt(case)
         source = None if law.explore is None or effort is None else law.explore(subject)
         if source is not None and effort is not None:
             if law.fresh or not BUDGETS[effort].derandomised:

@@ -229,7 +229,9 @@ def _stage(mutant: Mutant) -> str:
 
 
 def false_alarms(name: str, subject: Implementation) -> Kills:
-    """Try all laws, and the usual styles, on an implementation that is right.
+    """Try what kills mutants, and the usual styles, on an implementation that is right.
+
+    Drawn cases, on which no verdict of the oracle is shared, are left to a run of the suite.
 
     Args:
         name: how it is called in the table.
@@ -237,7 +239,7 @@ def false_alarms(name: str, subject: Implementation) -> Kills:
     """
     laws = [law for law in _laws().values() if law.judges is Judged.ATTENTION]
     mutant = Mutant(id=name, title="", subject=subject, kills=())
-    told = first_kill(mutant, laws, Effort.SMOKE, remembers=True)
+    told = first_kill(mutant, laws, None, remembers=True)
     return Kills(mutant=name, kind=CORRECT, styles=_styles(subject), **told)
 
 
@@ -249,15 +251,22 @@ def _styles(subject: Any) -> dict[str, str]:
 
 
 def first_kill(
-    mutant: Mutant, laws: Sequence[Law], effort: Effort, *, remembers: bool = False
+    mutant: Mutant, laws: Sequence[Law], effort: Effort | None, *, remembers: bool = False
 ) -> dict[str, Any]:
-    """Try laws as a run does, until one is broken: which, when and by which case; or nothing."""
+    """Try laws as a run does, until one is broken: which, when and by which case; or nothing.
+
+    Args:
+        mutant: of any kind.
+        laws: in their order.
+        effort: how hard to look; `None` for the pinned cases alone.
+        remembers: share the verdicts of the oracle with all mutants.
+    """
     subject = subject_of(mutant, remembers=remembers)
     started = time.perf_counter()
     for law in laws:
         record = _try(law, subject, effort)
         if record.outcome in DEAD:
-            return _first(law, record, effort, time.perf_counter() - started)
+            return _first(law, record, effort or Effort.SMOKE, time.perf_counter() - started)
     return {}
 
 

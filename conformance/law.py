@@ -63,11 +63,6 @@ class Law:
     fresh: bool = False
 
     @property
-    def fixed(self) -> tuple[Any, ...]:
-        """The cases that are tried at effort standard whatever is drawn."""
-        return tuple(dict.fromkeys((*self.pinned, *self.wide)))
-
-    @property
     def sentence(self) -> str:
         """The first line of the law's docstring."""
         return (self.check.__doc__ or "").strip().splitlines()[0]

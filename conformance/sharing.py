@@ -18,10 +18,10 @@ KEPT = 128
 SHORT = 2**10
 """Bytes up to which contents stand for themselves; of more a digest is kept."""
 
-_ARGUMENTS = tuple(item.name for item in fields(Call))
-
 LARGEST = 2**17
 """Scores of the largest call whose verdict is kept: about two megabytes."""
+
+_ARGUMENTS = tuple(item.name for item in fields(Call))
 
 
 @dataclass(frozen=True)
