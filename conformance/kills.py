@@ -173,7 +173,7 @@ def kills(mutant: Mutant) -> Kills:
         if record.outcome in DEAD:
             pinned[law.name] = record.examples + 1
             if not told:
-                told = _first(law, record, Effort.SMOKE, seconds)
+                told = _first(law, record, None, seconds)
                 looks_like, others = _likeness(mutant, subject, law, record)
         elif record.outcome is Outcome.PASSED:
             survived.append(law.name)
@@ -266,14 +266,14 @@ def first_kill(
     for law in laws:
         record = _try(law, subject, effort)
         if record.outcome in DEAD:
-            return _first(law, record, effort or Effort.SMOKE, time.perf_counter() - started)
+            return _first(law, record, effort, time.perf_counter() - started)
     return {}
 
 
-def _first(law: Law, record: Record, effort: Effort, seconds: float) -> dict[str, Any]:
+def _first(law: Law, record: Record, effort: Effort | None, seconds: float) -> dict[str, Any]:
     return {
         "first": law.name,
-        "effort": str(effort),
+        "effort": str(effort or Effort.SMOKE),  # which tries the pinned cases first
         "seconds": seconds,
         "examples": record.examples + 1,
         "case": record.case,

@@ -10,6 +10,7 @@ Source:
 """
 
 import functools
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from types import FunctionType
@@ -64,7 +65,7 @@ def has_steps(subject: Any) -> bool:
     """True for an attention whose steps are methods, and which has no state of its own."""
     return (
         isinstance(subject, Implementation)
-        and isinstance(type(subject.attention).__call__, FunctionType)
+        and _is_step(type(subject.attention), "__call__")
         and not getattr(subject.attention, "__dict__", True)
         and not subject.extras
     )
@@ -73,7 +74,7 @@ def has_steps(subject: Any) -> bool:
 def noting(subject: Implementation, steps: set[str]) -> Implementation:
     """The same attention, which adds the name of each step that it takes to a set."""
     kind = type(subject.attention)
-    names = [name for name in _known(kind) if isinstance(getattr(kind, name), FunctionType)]
+    names = [name for name in _known(kind) if _is_step(kind, name)]
     noted = {name: _noted(getattr(kind, name), name, steps) for name in names}
     # without `__init__`, which has left nothing in it
     return replace(subject, attention=object.__new__(type(kind.__name__, (kind,), noted)))
@@ -100,7 +101,7 @@ def _claims(subject: Implementation) -> Implementation:
 def _base(one: type, two: type) -> type | None:
     """The nearest class that both derive from, if it is an attention."""
     shared = next(each for each in one.__mro__ if each in two.__mro__)
-    return shared if isinstance(shared.__call__, FunctionType) else None
+    return shared if _is_step(shared, "__call__") else None
 
 
 @functools.cache
@@ -112,9 +113,12 @@ def _overridden(kind: type, base: type) -> frozenset[str]:
     above = kind.__mro__[: kind.__mro__.index(base)]
     own = {name for each in above for name in vars(each)} - _UNTOLD
     changed = own & _known(base) | {name for name in own if name.startswith("__")}
-    if all(isinstance(getattr(base, name, None), FunctionType) for name in changed):
-        return frozenset(changed)
-    return frozenset({"__call__"})
+    return frozenset(changed if all(_is_step(base, name) for name in changed) else {"__call__"})
+
+
+def _is_step(kind: type, name: str) -> bool:
+    """True for a method; what is static, a property or no code at all cannot note that it ran."""
+    return isinstance(inspect.getattr_static(kind, name, None), FunctionType)
 
 
 def _known(kind: type) -> set[str]:

@@ -10,8 +10,8 @@ import attnspec.conformance.laws
 import attnspec.conformance.mutants  # noqa: F401
 from attnspec.conformance.check import check
 from attnspec.conformance.diagnosis import diagnosed
-from attnspec.conformance.kills import _likeness, _stage
-from attnspec.conformance.law import registered
+from attnspec.conformance.kills import _likeness, _stage, kind_of
+from attnspec.conformance.law import Judged, registered
 from attnspec.conformance.model_likeness import FEW, model_resembles
 from attnspec.conformance.model_stage import diverges
 from attnspec.conformance.model_stage_bench import alike
@@ -20,6 +20,7 @@ from attnspec.conformance.model_stage_states import States, with_states
 from attnspec.conformance.mutants.gpt2_base import COMPACT
 from attnspec.conformance.mutants.registry import planted
 from attnspec.conformance.record import Outcome, Record
+from attnspec.conformance.subject import Subject
 from attnspec.implementations import load_model
 from attnspec.reference.model import MODEL
 from attnspec.spec import ModelFeature, ModelImplementation
@@ -239,6 +240,12 @@ def test_a_trial_of_the_suite_tells_stage_and_likeness():
     law = registered()[bug.kills[0]]
     record = check(law, bug.subject, None)
     assert _likeness(bug, bug.subject, law, record) == ((bug.id,), ())
+    # nothing is compared with a tokenizer, and nothing that raised with an attention
+    other = next(each for each in planted().values() if kind_of(each) is Judged.TOKENIZER)
+    assert _likeness(other, other.subject, law, record) == ((), ())
+    errored = replace(record, outcome=Outcome.ERRORED)
+    attention = planted()["own-mask-polarity"]
+    assert _likeness(attention, Subject(attention.subject), law, errored) == ((), ())
 
 
 def test_readings_that_are_nan_or_far_are_not_alike():
