@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from trying import pinned_on
 
 import attnspec.conformance.laws
 import attnspec.conformance.mutants  # noqa: F401
@@ -56,19 +57,6 @@ EASY = (
     Case(queries=3, keys=16, d_head=2, d_value=2, dtype=F32, scale=1.0, values=Values.DENORMAL),
 )
 """One key; a whole tile of keys and small scores; values that round to zero beside the bound."""
-
-
-def pinned_on(law: Law, subject: Subject) -> int:
-    """Try the pinned cases of a law; return on how many of them it said something."""
-    said = 0
-    for case in law.pinned:
-        if subject.refuses(case) is None:
-            try:
-                law.check(subject, case)
-            except NotClaimed:
-                continue
-            said += 1
-    return said
 
 
 @pytest.mark.parametrize("law", LAWS.values(), ids=LAWS.keys())

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from trying import pinned_on
 
 import attnspec.conformance.laws
 import attnspec.conformance.mutants  # noqa: F401
@@ -31,7 +32,6 @@ from attnspec.conformance.session import (
 )
 from attnspec.conformance.session_machine import DecodingMachine, machine
 from attnspec.conformance.subject import Raised, Subject
-from attnspec.conformance.tally import NotClaimed
 from attnspec.conformance.violation import Violation
 from attnspec.spec import (
     Case,
@@ -88,19 +88,6 @@ BASES = {
     "no_flag": _claiming("no_flag", Dense(), Feature.CAUSAL, empty_row=EmptyRow.NAN),
     "plain": replace(dense("plain", Dense()), features=frozenset()),
 }
-
-
-def pinned_on(law: Law, subject: Subject) -> int:
-    """Try the pinned cases of a law; return on how many of them it said something."""
-    said = 0
-    for case in law.pinned:
-        if subject.refuses(case) is None:
-            try:
-                law.check(subject, case)
-            except NotClaimed:
-                continue
-            said += 1
-    return said
 
 
 @pytest.mark.parametrize("law", LAWS.values(), ids=LAWS.keys())

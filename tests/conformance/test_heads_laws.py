@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from trying import pinned_on
 
 import attnspec.conformance.laws
 import attnspec.conformance.mutants  # noqa: F401
@@ -14,7 +15,6 @@ from attnspec.conformance.mutants.dense import Dense, dense
 from attnspec.conformance.mutants.registry import Mutant, planted
 from attnspec.conformance.mutants.tiled import Tiled
 from attnspec.conformance.subject import Raised, Subject
-from attnspec.conformance.tally import NotClaimed
 from attnspec.conformance.violation import Violation
 from attnspec.spec import Case, Feature, Implementation, Mask, MaskShape, chapter_text
 from attnspec.spec.clauses import parse
@@ -32,19 +32,6 @@ MUTANTS = {
 BASES = {"dense": dense("dense", Dense()), "tiled": dense("tiled", Tiled())}
 EASY = Case(queries=1, keys=1, d_head=2, d_value=2, dtype=torch.float32)
 """One head, one query, one key."""
-
-
-def pinned_on(law: Law, subject: Subject) -> int:
-    """Try the pinned cases of a law; return on how many of them it said something."""
-    said = 0
-    for case in law.pinned:
-        if subject.refuses(case) is None:
-            try:
-                law.check(subject, case)
-            except NotClaimed:
-                continue
-            said += 1
-    return said
 
 
 @pytest.mark.parametrize("law", LAWS.values(), ids=LAWS.keys())

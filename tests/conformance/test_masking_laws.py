@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from trying import pinned_on
 
 import attnspec.conformance.laws
 import attnspec.conformance.mutants  # noqa: F401
@@ -18,7 +19,6 @@ from attnspec.conformance.mutants.registry import Mutant, planted
 from attnspec.conformance.mutants.tiled import Tiled
 from attnspec.conformance.oracle import expect
 from attnspec.conformance.subject import Raised, Subject
-from attnspec.conformance.tally import NotClaimed
 from attnspec.conformance.violation import Violation
 from attnspec.reference.masks import visible_keys
 from attnspec.spec import (
@@ -114,19 +114,6 @@ BASES = {
 }
 LARGEST = {"blocking": 20_000}
 """Sizes that a loop over rows can afford."""
-
-
-def pinned_on(law: Law, subject: Subject) -> int:
-    """Try the pinned cases of a law; return on how many of them it said something."""
-    said = 0
-    for case in law.pinned:
-        if subject.refuses(case) is None:
-            try:
-                law.check(subject, case)
-            except NotClaimed:
-                continue
-            said += 1
-    return said
 
 
 @pytest.mark.parametrize("law", LAWS.values(), ids=LAWS.keys())

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 from rich.console import Console
+from trying import pinned_on
 
 import attnspec.conformance.laws
 import attnspec.conformance.mutants  # noqa: F401
@@ -23,7 +24,7 @@ from attnspec.conformance.mutants.tiled import Tiled
 from attnspec.conformance.record import Outcome, Record
 from attnspec.conformance.strategies import cases
 from attnspec.conformance.subject import Raised, Subject
-from attnspec.conformance.tally import NotAvailable, NotClaimed
+from attnspec.conformance.tally import NotAvailable
 from attnspec.conformance.violation import QualityWarning, Violation
 from attnspec.implementations import load
 from attnspec.spec import Case, Feature, Implementation
@@ -50,19 +51,6 @@ BASES = {
     "sdpa_flash": load("sdpa_flash"),
 }
 EASY = Case(queries=1, keys=1, d_head=2, d_value=2, dtype=torch.float32)
-
-
-def pinned_on(law: Law, subject: Subject) -> int:
-    """Try the pinned cases of a law; return on how many of them it said something."""
-    said = 0
-    for case in law.pinned:
-        if subject.refuses(case) is None:
-            try:
-                law.check(subject, case)
-            except NotClaimed:
-                continue
-            said += 1
-    return said
 
 
 @pytest.mark.parametrize("law", LAWS.values(), ids=LAWS.keys())

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from trying import pinned_on
 
 import attnspec.conformance.laws
 import attnspec.conformance.mutants  # noqa: F401
@@ -28,7 +29,6 @@ from attnspec.conformance.mutants.tiled import Tiled
 from attnspec.conformance.oracle import expect, expect_numpy
 from attnspec.conformance.record import Outcome
 from attnspec.conformance.subject import Raised, Subject
-from attnspec.conformance.tally import NotClaimed
 from attnspec.conformance.violation import Violation
 from attnspec.implementations import load
 from attnspec.reference.implementation import REFERENCE, scaled_dot_product_attention
@@ -98,19 +98,6 @@ BASES = {
     "mean": _reference("mean", empty_row=EmptyRow.MEAN),
     "nan": _reference("nan", empty_row=EmptyRow.NAN),
 }
-
-
-def pinned_on(law: Law, subject: Subject) -> int:
-    """Try the pinned cases of a law; return on how many of them it said something."""
-    said = 0
-    for case in law.pinned:
-        if subject.refuses(case) is None:
-            try:
-                law.check(subject, case)
-            except NotClaimed:
-                continue
-            said += 1
-    return said
 
 
 @pytest.mark.parametrize("law", LAWS.values(), ids=LAWS.keys())

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from trying import pinned_on
 
 import attnspec.conformance.laws
 import attnspec.conformance.mutants  # noqa: F401
@@ -14,7 +15,6 @@ from attnspec.conformance.mutants.dense import Dense, dense
 from attnspec.conformance.mutants.registry import Mutant, planted
 from attnspec.conformance.mutants.tiled import Tiled
 from attnspec.conformance.subject import Raised, Subject
-from attnspec.conformance.tally import NotClaimed
 from attnspec.conformance.violation import Violation
 from attnspec.spec import Case, Counters, Extra, Feature, Implementation, Layout, chapter_text
 from attnspec.spec.clauses import parse
@@ -72,19 +72,6 @@ BASES = {
 def _clean_process() -> Iterator[None]:
     with _restored():
         yield
-
-
-def pinned_on(law: Law, subject: Subject) -> int:
-    """Try the pinned cases of a law; return on how many of them it said something."""
-    said = 0
-    for case in law.pinned:
-        if subject.refuses(case) is None:
-            try:
-                law.check(subject, case)
-            except NotClaimed:
-                continue
-            said += 1
-    return said
 
 
 @pytest.mark.parametrize("law", LAWS.values(), ids=LAWS.keys())
