@@ -303,6 +303,7 @@ def law_a_float_mask_joins_the_scaled_scores(subject: Subject, case: Case) -> No
     "MSK-9",
     judges=Judged.ATTENTION,
     pinned=(
+        # of the seeds below those by which a planted bug is seen first
         *every(TINIEST.but(batch=2, heads=2, kv_heads=2), seed=(0, 1, 2, 4)),
         *every(SMALL, seed=(9, 10, 12)),
         SMALL.but(batch=3, seed=1, dtype=F64),
