@@ -3,7 +3,7 @@
 import copy
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -11,6 +11,7 @@ import torch
 from attnspec.conformance.call import Call
 from attnspec.conformance.mutants.registry import Mutant
 from attnspec.conformance.process import restored
+from attnspec.conformance.reach import Reach, noting
 from attnspec.conformance.sharing import content_of
 from attnspec.spec import Case, Implementation
 
@@ -65,17 +66,31 @@ def answer(implementation: Implementation, question: Question) -> Answer | None:
     return answer
 
 
-def asked(mutant: Mutant, question: Question) -> tuple[Any, Answer | None]:
-    """Ask a mutant a question.
+Keyed = tuple[Any, Answer | None]
+"""What equal answers have in common, or `REFUSED` where the case is not claimed; and the answer."""
 
-    Returns:
-        What equal answers have in common, or `REFUSED` where the case is not claimed; and the
-        answer.
-    """
-    if question.case is not None and mutant.subject.refuses(question.case) is not None:
-        return REFUSED, None
-    given = answer(mutant.subject, question)
-    return key_of(given, mutant.id), given
+
+Asking = Callable[[Mutant], Keyed]
+
+
+def asked(question: Question) -> Asking:
+    """What mutants answer to a question; one that takes no mistaken step answers as its base."""
+    reach: Reach[Keyed] = Reach()
+
+    def ask(mutant: Mutant) -> Keyed:
+        subject = mutant.subject
+        if question.case is not None and subject.refuses(question.case) is not None:
+            return REFUSED, None
+        known = reach.known("answer", subject.attention)
+        if known is None:
+            attention, steps = noting(subject.attention)
+            steps.clear()
+            given = answer(replace(subject, attention=attention), question)
+            known = key_of(given, mutant.id), given
+            reach.learn("answer", subject.attention, steps, known)
+        return known
+
+    return ask
 
 
 @dataclass
@@ -85,16 +100,16 @@ class Answered:
     Most mutants answer most questions alike, bit by bit, and are asked most of them often.
     """
 
-    _keys: dict[Any, dict[str, Any]] = field(default_factory=dict)
+    _asked: dict[Any, tuple[dict[str, Any], Asking]] = field(default_factory=dict)
     _answers: dict[Any, Answer | None] = field(default_factory=dict)
 
-    def to(self, question: Question) -> Callable[[Mutant], tuple[Any, Answer | None]]:
+    def to(self, question: Question) -> Asking:
         """What `asked` gives for one question, from memory where it was asked before."""
-        known = self._keys.setdefault(question.key, {})
+        known, asking = self._asked.setdefault(question.key, ({}, asked(question)))
 
-        def ask(mutant: Mutant) -> tuple[Any, Answer | None]:
+        def ask(mutant: Mutant) -> Keyed:
             if mutant.id not in known:
-                key, given = asked(mutant, question)
+                key, given = asking(mutant)
                 known[mutant.id] = key
                 self._answers.setdefault(key, given)
             key = known[mutant.id]

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from attnspec.conformance.answers import Answered
-from attnspec.conformance.check import check
 from attnspec.conformance.effort import Effort
 from attnspec.conformance.law import Judged, Law, registered
 from attnspec.conformance.likeness import FEW, alike
@@ -20,11 +19,12 @@ from attnspec.conformance.mutants.registry import Mutant, planted
 from attnspec.conformance.oracle import expect
 from attnspec.conformance.oracle_gradients import expect_gradients
 from attnspec.conformance.process import restored
-from attnspec.conformance.reach import Reach, has_steps, noting
+from attnspec.conformance.reach import Reach, noting
 from attnspec.conformance.record import Outcome, Record
 from attnspec.conformance.sharing import shared
 from attnspec.conformance.styles import STYLES, rejects
 from attnspec.conformance.subject import Subject
+from attnspec.conformance.within_reach import Trials, tried
 from attnspec.spec import (
     Implementation,
     ModelImplementation,
@@ -55,8 +55,8 @@ _EXPECT_GRADIENTS = shared(expect_gradients, kept=2048, largest=2**18)
 _ANSWERED = Answered()
 """Each mutant is compared with all of them."""
 
-_REACH = Reach()
-"""Most laws do not reach what a mutant gets wrong."""
+_STYLES: Reach[str] = Reach()
+"""What the usual styles of testing say: they do not reach much of what a mutant gets wrong."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,33 +151,22 @@ def subject_of(mutant: Mutant, *, remembers: bool = False) -> Any:
 def kills(mutant: Mutant) -> Kills:
     """Try the pinned cases of all laws on a mutant, and what survives them on drawn ones."""
     laws = [law for law in _laws().values() if law.judges is kind_of(mutant)]
-    steps: set[str] = set()
-    seen = noting(mutant.subject, steps) if has_steps(mutant.subject) else mutant.subject
-    subject = subject_of(replace(mutant, subject=seen), remembers=True)
+    trials = Trials(subject_of(mutant, remembers=True))
     told: dict[str, Any] = {}
     pinned, survived, silent = {}, [], []
     looks_like: Names = ()
     others: Names = ()
     seconds = 0.0
     for law in laws:
-        spent = _REACH.seconds(law.name, mutant.subject)
-        if spent is not None:
-            seconds += spent
-            survived.append(law.name)
-            continue
-        steps.clear()
-        started = time.perf_counter()
-        record = _try(law, subject, None)
-        spent = time.perf_counter() - started
+        record, spent = trials.on(law)
         seconds += spent
         if record.outcome in DEAD:
             pinned[law.name] = record.examples + 1
             if not told:
                 told = _first(law, record, None, seconds)
-                looks_like, others = _likeness(mutant, subject, law, record)
+                looks_like, others = _likeness(mutant, trials.subject, law, record)
         elif record.outcome is Outcome.PASSED:
             survived.append(law.name)
-            _REACH.learn(law.name, mutant.subject, steps, spent)
         else:
             silent.append(law.name)
     told = told or first_kill(mutant, laws, Effort.SMOKE)
@@ -239,32 +228,45 @@ def false_alarms(name: str, subject: Implementation) -> Kills:
     """
     laws = [law for law in _laws().values() if law.judges is Judged.ATTENTION]
     mutant = Mutant(id=name, title="", subject=subject, kills=())
-    told = first_kill(mutant, laws, None, remembers=True)
+    trials, told, seconds = Trials(subject_of(mutant, remembers=True)), {}, 0.0
+    for law in laws:
+        record, spent = trials.on(law)
+        seconds += spent
+        if record.outcome in DEAD:
+            told = _first(law, record, None, seconds)
+            break
     return Kills(mutant=name, kind=CORRECT, styles=_styles(subject), **told)
 
 
 def _styles(subject: Any) -> dict[str, str]:
     if not isinstance(subject, Implementation):
         return {}
-    with restored():
-        return {style.name: rejects(style, subject) for style in STYLES}
+    attention, steps = noting(subject.attention)
+    noted, found = replace(subject, attention=attention), {}
+    for style in STYLES:
+        about = style.name, subject.features, subject.dtypes, subject.profile
+        known = _STYLES.known(about, subject.attention)
+        if known is None:
+            steps.clear()
+            with restored():
+                known = rejects(style, noted)
+            _STYLES.learn(about, subject.attention, steps, known)
+        found[style.name] = known
+    return found
 
 
-def first_kill(
-    mutant: Mutant, laws: Sequence[Law], effort: Effort | None, *, remembers: bool = False
-) -> dict[str, Any]:
+def first_kill(mutant: Mutant, laws: Sequence[Law], effort: Effort) -> dict[str, Any]:
     """Try laws as a run does, until one is broken: which, when and by which case; or nothing.
 
     Args:
         mutant: of any kind.
         laws: in their order.
-        effort: how hard to look; `None` for the pinned cases alone.
-        remembers: share the verdicts of the oracle with all mutants.
+        effort: how hard to look.
     """
-    subject = subject_of(mutant, remembers=remembers)
+    subject = subject_of(mutant)
     started = time.perf_counter()
     for law in laws:
-        record = _try(law, subject, effort)
+        record = tried(law, subject, effort)
         if record.outcome in DEAD:
             return _first(law, record, effort, time.perf_counter() - started)
     return {}
@@ -278,11 +280,6 @@ def _first(law: Law, record: Record, effort: Effort | None, seconds: float) -> d
         "examples": record.examples + 1,
         "case": record.case,
     }
-
-
-def _try(law: Law, subject: Any, effort: Effort | None) -> Record:
-    with restored():
-        return check(law, subject, effort, seed=0, repeats=0)  # dead is dead
 
 
 @functools.cache

@@ -6,7 +6,6 @@ wrong, forward and backward, is what the implementation looks like. Nothing is s
 agrees, or too much.
 """
 
-import functools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -186,7 +185,7 @@ def _agreeing(
     Without a memory, which keeps what is answered, each answer is let go once it is compared.
     """
     agrees = {REFUSED: True, key_of(given, ""): True}
-    ask = functools.partial(asked, question=question) if answered is None else answered.to(question)
+    ask = asked(question) if answered is None else answered.to(question)
     left = []
     for mutant in mutants:
         key, theirs = ask(mutant)

@@ -1,8 +1,8 @@
-"""Reach: which steps of an attention a law takes, so that it is not tried on mistakes in others.
+"""Reach: which steps of an attention were taken, so that mistakes in others need no new trial.
 
-Planted bugs share correct bases, and most override a step or two of theirs. A law that passes and
-takes none of the steps that a bug overrides has tried nothing but the base: on any other bug that
-overrides none of those steps, with the same claims, it meets the same cases and runs the same code.
+Planted bugs share correct bases, and most override a step or two of theirs. Whatever takes none of
+the steps that a bug overrides has tried nothing but the base, and need not be tried again on any
+other bug in the same base that overrides none of these steps: it runs the same code.
 
 Source:
     Coles, Laurent, Henard, Papadakis, Ventresque 2016, PIT: a practical mutation testing tool for
@@ -11,73 +11,72 @@ Source:
 
 import functools
 import inspect
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
 from types import FunctionType
-from typing import Any
+from typing import Any, Generic, TypeVar
 
-from attnspec.spec import Implementation
+Attention = Callable[..., Any]
 
-
-@dataclass(frozen=True)
-class _Passed:
-    """A law that passed: on which class, by which steps, and in how many seconds."""
-
-    by: type
-    steps: frozenset[str]
-    seconds: float
+Found = TypeVar("Found")
+"""What is found out about an attention."""
 
 
 @dataclass
-class Reach:
-    """What laws that passed have taken of the steps of attentions."""
+class Reach(Generic[Found]):
+    """What was found out about correct bases, each time by some of their steps."""
 
-    _passed: dict[Any, list[_Passed]] = field(default_factory=dict)
+    _found: dict[Hashable, tuple[frozenset[str], Found]] = field(default_factory=dict)
 
-    def learn(self, law: str, subject: Implementation, steps: set[str], seconds: float) -> None:
-        """Remember a law that passed on all its cases.
+    def learn(self, about: Hashable, attention: object, steps: set[str], found: Found) -> None:
+        """Remember what was found out, for whatever shares the code of a base.
 
         Args:
-            law: its name.
-            subject: on which it passed, as `noting` was given it.
-            steps: which it took, by the set that `noting` filled.
-            seconds: how long it took.
+            about: all that it depends on beside the attention.
+            attention: of which it was found.
+            steps: which were taken to find it, by the set that `noting` gives.
+            found: what is remembered.
         """
-        if has_steps(subject):
-            passed = _Passed(type(subject.attention), frozenset(steps), seconds)
-            self._passed.setdefault((law, _claims(subject)), []).append(passed)
+        kind: type = type(attention)
+        if has_steps(attention):
+            # its own class is hardly ever a base, and may have found out much to be kept
+            for base in _bases(kind)[1:]:
+                if not steps & _overridden(kind, base):
+                    self._found.setdefault((about, base), (frozenset(steps), found))
 
-    def seconds(self, law: str, subject: Implementation) -> float | None:
-        """How long a law took that passed on the same code; `None` where it has to be tried."""
-        if not has_steps(subject):
-            return None
-        for passed in self._passed.get((law, _claims(subject)), []):
-            base = _base(passed.by, type(subject.attention))
-            if base is None:
-                continue
-            overridden = _overridden(passed.by, base) | _overridden(type(subject.attention), base)
-            if not overridden & passed.steps:
-                return passed.seconds
+    def known(self, about: Hashable, attention: object) -> Found | None:
+        """What was found out by the same code; `None` where it has to be tried."""
+        kind: type = type(attention)
+        if has_steps(attention):
+            for base in _bases(kind):
+                steps, found = self._found.get((about, base), (frozenset(), None))
+                if found is not None and not steps & _overridden(kind, base):
+                    return found
         return None
 
 
-def has_steps(subject: Any) -> bool:
+def has_steps(attention: object) -> bool:
     """True for an attention whose steps are methods, and which has no state of its own."""
-    return (
-        isinstance(subject, Implementation)
-        and _is_step(type(subject.attention), "__call__")
-        and not getattr(subject.attention, "__dict__", True)
-        and not subject.extras
-    )
+    kind: type = type(attention)
+    return _is_step(kind, "__call__") and not getattr(attention, "__dict__", True)
 
 
-def noting(subject: Implementation, steps: set[str]) -> Implementation:
-    """The same attention, which adds the name of each step that it takes to a set."""
-    kind = type(subject.attention)
+def noting(attention: Attention) -> tuple[Attention, set[str]]:
+    """The same attention, and a set to which it adds the name of each step that it takes.
+
+    What has no steps is given back as it is, with a set that stays empty.
+    """
+    kind: type = type(attention)
+    return _noting(kind) if has_steps(attention) else (attention, set())
+
+
+@functools.cache
+def _noting(kind: type) -> tuple[Attention, set[str]]:
+    steps: set[str] = set()
     names = [name for name in _known(kind) if _is_step(kind, name)]
     noted = {name: _noted(getattr(kind, name), name, steps) for name in names}
     # without `__init__`, which has left nothing in it
-    return replace(subject, attention=object.__new__(type(kind.__name__, (kind,), noted)))
+    return object.__new__(type(kind.__name__, (kind,), noted)), steps
 
 
 def _noted(step: Callable[..., Any], name: str, steps: set[str]) -> Callable[..., Any]:
@@ -89,40 +88,34 @@ def _noted(step: Callable[..., Any], name: str, steps: set[str]) -> Callable[...
     return take
 
 
-def _nothing(*_: Any, **__: Any) -> Any:
-    """Stands for any attention, where claims are compared."""
-
-
-def _claims(subject: Implementation) -> Implementation:
-    return replace(subject, name="any", attention=_nothing)
-
-
 @functools.cache
-def _base(one: type, two: type) -> type | None:
-    """The nearest class that both derive from, if it is an attention."""
-    shared = next(each for each in one.__mro__ if each in two.__mro__)
-    return shared if _is_step(shared, "__call__") else None
+def _bases(kind: type) -> tuple[type, ...]:
+    """The attentions that a class derives from, itself first."""
+    return tuple(each for each in kind.__mro__ if _is_step(each, "__call__"))
 
 
 @functools.cache
 def _overridden(kind: type, base: type) -> frozenset[str]:
-    """The steps of a base that a class overrides; the call itself where it changes anything else.
+    """The steps of a base that a class overrides, by steps; the call itself where it changes more.
 
     Names that the base does not have are known to none of its steps.
     """
     above = kind.__mro__[: kind.__mro__.index(base)]
     own = {name for each in above for name in vars(each)} - _UNTOLD
     changed = own & _known(base) | {name for name in own if name.startswith("__")}
-    return frozenset(changed if all(_is_step(base, name) for name in changed) else {"__call__"})
+    are_steps = all(_is_step(each, name) for each in (base, kind) for name in changed)
+    return frozenset(changed if are_steps else {"__call__"})
 
 
+@functools.cache
 def _is_step(kind: type, name: str) -> bool:
     """True for a method; what is static, a property or no code at all cannot note that it ran."""
     return isinstance(inspect.getattr_static(kind, name, None), FunctionType)
 
 
-def _known(kind: type) -> set[str]:
-    return set(dir(kind)) - set(dir(object))
+@functools.cache
+def _known(kind: type) -> frozenset[str]:
+    return frozenset(dir(kind)) - frozenset(dir(object))
 
 
 _UNTOLD = {"__annotations__", "__init__", *vars(type("", (), {}))}

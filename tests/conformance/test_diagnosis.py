@@ -7,7 +7,7 @@ import torch
 
 import attnspec.conformance.laws
 import attnspec.conformance.mutants  # noqa: F401
-from attnspec.conformance import likeness
+from attnspec.conformance import answers, likeness
 from attnspec.conformance.answers import REFUSED, Answered, Question, key_of
 from attnspec.conformance.check import check
 from attnspec.conformance.diagnosis import TRIES, diagnosed, sentence
@@ -210,6 +210,28 @@ def test_equal_answers_are_kept_once_and_claims_are_respected():
     window = case.but(window=(1, 0))
     unclaimed = Question(window, draw(window), None, (), slack)
     assert memory.to(unclaimed)(right[0]) == (REFUSED, None)
+
+
+def test_a_mutant_that_takes_no_mistaken_step_answers_as_its_base(monkeypatch):
+    plain, heard = answers.answer, []
+
+    def noted(implementation, question):
+        heard.append(implementation.name)
+        return plain(implementation, question)
+
+    monkeypatch.setattr(answers, "answer", noted)
+    pair = [planted()[name] for name in ("own-lse-sum", "own-lse-negated")]
+    case = Case(queries=2, keys=3, d_head=2, d_value=2)
+    for ask in (answers.asked, Answered().to):
+        (one, answer), (two, other) = map(ask(Question(case, draw(case), None, (), {})), pair)
+        assert one == two
+        assert answer is other
+        wrong = case.but(return_lse=True)
+        (one, answer), (two, other) = map(ask(Question(wrong, draw(wrong), None, (), {})), pair)
+        assert one != two
+        assert not torch.equal(answer["lse"], other["lse"])
+    names = [mutant.subject.name for mutant in pair]
+    assert heard == [names[0], *names] * 2
 
 
 def test_an_answer_that_holds_no_numbers_equals_itself_alone():
