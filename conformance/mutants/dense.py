@@ -13,7 +13,8 @@ ALL_DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 class Dense:
     """softmax(scale·QKᵀ, masked)·V with all scores at once, wide inside, one rounding at the end.
 
-    Each step is a method; a mutant overrides the one step that it gets wrong.
+    Each step is a method; a mutant overrides the one step that it gets wrong. A step that would
+    change nothing is not taken.
     """
 
     def __call__(
@@ -37,26 +38,28 @@ class Dense:
             raise ValueError(f"dropout_p must lie in [0, 1], got {dropout_p}")
         wide = torch.float64 if query.dtype == torch.float64 else torch.float32
         q, k, v = query.to(wide), key.to(wide), value.to(wide)
-        k, v = self.share_heads(k, q.shape[1]), self.share_heads(v, q.shape[1])
+        if k.shape[1] != q.shape[1]:
+            k, v = self.share_heads(k, q.shape[1]), self.share_heads(v, q.shape[1])
         scores = self.scores(q, k, self.scale(q, v, scale))
         if softcap is not None:
             scores = self.cap(scores, softcap)
         if alibi_slopes is not None:
             scores = self.lean(scores, alibi_slopes.to(wide))
-        visible, bias = self.mask(attn_mask, is_causal, scores)
+        visible, bias = torch.ones_like(scores, dtype=torch.bool), None
+        if attn_mask is not None or is_causal:
+            visible, bias = self.mask(attn_mask, is_causal, scores)
         if window is not None:
             visible = visible & self.window(*window, *scores.shape[-2:]).to(scores.device)
         scores = self.hide(scores if bias is None else self.add_bias(scores, bias), visible)
         if sinks is not None:
             scores, visible = self.sink(scores, visible, sinks.to(wide))
         weights = self.softmax(scores, visible)[..., : k.shape[2]]
-        out = self.finish(self.mix(self.drop(weights, dropout_p), v), value)
+        weights = self.drop(weights, dropout_p) if dropout_p else weights
+        out = self.finish(self.mix(weights, v), value)
         return (out, self.lse(scores)) if return_lse else out
 
     def share_heads(self, tensor: torch.Tensor, heads: int) -> torch.Tensor:
         """Query head i reads key/value head i // group."""
-        if tensor.shape[1] == heads:
-            return tensor
         return tensor.repeat_interleave(heads // tensor.shape[1], dim=1)
 
     def scale(self, query: torch.Tensor, value: torch.Tensor, scale: float | None) -> float:
@@ -102,8 +105,6 @@ class Dense:
 
     def drop(self, weights: torch.Tensor, dropout_p: float) -> torch.Tensor:
         """Each weight is zero with probability p, else divided by 1 - p."""
-        if dropout_p == 0:
-            return weights
         kept = torch.rand_like(weights) >= dropout_p
         return weights * kept / (1 - dropout_p) if dropout_p < 1 else torch.zeros_like(weights)
 

@@ -29,8 +29,6 @@ def keep(weights: torch.Tensor, p: float) -> torch.Tensor:
 )
 class SameEveryTime(Dense):
     def drop(self, weights: torch.Tensor, dropout_p: float) -> torch.Tensor:
-        if dropout_p == 0:
-            return weights
         fixed = torch.Generator(weights.device).manual_seed(0)
         drawn = torch.rand(weights.shape, generator=fixed, device=weights.device)
         return weights * (drawn >= dropout_p) / max(1 - dropout_p, 1e-30)
@@ -41,7 +39,7 @@ class SameEveryTime(Dense):
 )
 class NotScaled(Dense):
     def drop(self, weights: torch.Tensor, dropout_p: float) -> torch.Tensor:
-        return weights * keep(weights, dropout_p) if dropout_p else weights
+        return weights * keep(weights, dropout_p)
 
 
 @mistake(
@@ -52,7 +50,7 @@ class NotScaled(Dense):
 )
 class ScaledByP(Dense):
     def drop(self, weights: torch.Tensor, dropout_p: float) -> torch.Tensor:
-        return weights * keep(weights, dropout_p) / dropout_p if dropout_p else weights
+        return weights * keep(weights, dropout_p) / dropout_p
 
 
 @mistake(
@@ -63,8 +61,6 @@ class ScaledByP(Dense):
 )
 class Normalised(Dense):
     def drop(self, weights: torch.Tensor, dropout_p: float) -> torch.Tensor:
-        if dropout_p == 0:
-            return weights
         kept = weights * keep(weights, dropout_p)
         return kept / kept.sum(-1, keepdim=True).clamp(min=1e-30)
 
@@ -96,8 +92,11 @@ class BeforeSoftmax(Dense):
 class OnOutput(Dense):
     p = 0.0
 
+    def __call__(self, *operands: Any, **options: Any) -> Any:
+        self.p = options.get("dropout_p", 0.0)
+        return super().__call__(*operands, **options)
+
     def drop(self, weights: torch.Tensor, dropout_p: float) -> torch.Tensor:
-        self.p = dropout_p
         return weights
 
     def mix(self, weights: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
@@ -113,8 +112,6 @@ class OnOutput(Dense):
 )
 class OtherWay(Dense):
     def drop(self, weights: torch.Tensor, dropout_p: float) -> torch.Tensor:
-        if dropout_p == 0:
-            return weights
         return weights * ~keep(weights, dropout_p) / max(1 - dropout_p, 1e-30)
 
 
@@ -126,8 +123,6 @@ class OtherWay(Dense):
 )
 class Coarse(Dense):
     def drop(self, weights: torch.Tensor, dropout_p: float) -> torch.Tensor:
-        if dropout_p == 0:
-            return weights
         coarse = round(dropout_p * 8) / 8
         return weights * keep(weights, coarse) / max(1 - dropout_p, 1e-30)
 
@@ -140,7 +135,7 @@ class Coarse(Dense):
 )
 class LastTileKept(Dense):
     def drop(self, weights: torch.Tensor, dropout_p: float) -> torch.Tensor:
-        if dropout_p in (0, 1):
+        if dropout_p == 1:
             return super().drop(weights, dropout_p)
         kept = keep(weights, dropout_p)
         kept[..., 48:] = True
@@ -158,7 +153,7 @@ class Spread(Dense):
     axis = 0
 
     def drop(self, weights: torch.Tensor, dropout_p: float) -> torch.Tensor:
-        if dropout_p in (0, 1) or weights.shape[self.axis] == 0:
+        if dropout_p == 1 or weights.shape[self.axis] == 0:
             return super().drop(weights, dropout_p)
         return weights * _spread(weights, dropout_p, self.axis) / (1 - dropout_p)
 
@@ -181,7 +176,7 @@ class BatchAlike(Spread):
 )
 class TilesAlike(Dense):
     def drop(self, weights: torch.Tensor, dropout_p: float) -> torch.Tensor:
-        if dropout_p in (0, 1) or weights.shape[-1] <= 16:
+        if dropout_p == 1 or weights.shape[-1] <= 16:
             return super().drop(weights, dropout_p)
         tile = keep(weights[..., :16], dropout_p)
         repeats = -(-weights.shape[-1] // 16)
@@ -197,8 +192,6 @@ class TilesAlike(Dense):
 )
 class CertainNan(Dense):
     def drop(self, weights: torch.Tensor, dropout_p: float) -> torch.Tensor:
-        if dropout_p == 0:
-            return weights
         grown = torch.tensor(1.0, dtype=weights.dtype) / (1 - dropout_p)
         return weights * keep(weights, dropout_p) * grown
 
@@ -210,9 +203,9 @@ class CertainNan(Dense):
     features=DROPOUT,
 )
 class AlwaysDraws(Dense):
-    def drop(self, weights: torch.Tensor, dropout_p: float) -> torch.Tensor:
-        kept = keep(weights, dropout_p)
-        return weights * kept / (1 - dropout_p) if dropout_p < 1 else torch.zeros_like(weights)
+    def mix(self, weights: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        torch.rand_like(weights)
+        return super().mix(weights, value)
 
 
 @mistake(
@@ -237,7 +230,7 @@ class DropsByDefault(Dense):
 )
 class OwnSeed(Dense):
     def drop(self, weights: torch.Tensor, dropout_p: float) -> torch.Tensor:
-        if dropout_p in (0, 1):
+        if dropout_p == 1:
             return super().drop(weights, dropout_p)
         own = torch.Generator(weights.device)
         own.seed()
@@ -254,9 +247,13 @@ class OwnSeed(Dense):
 class InLogSumExp(Dense):
     total_kept: torch.Tensor | None = None
 
+    def __call__(self, *operands: Any, **options: Any) -> Any:
+        self.total_kept = None
+        return super().__call__(*operands, **options)
+
     def drop(self, weights: torch.Tensor, dropout_p: float) -> torch.Tensor:
         kept = super().drop(weights, dropout_p)
-        self.total_kept = kept.sum(-1) if dropout_p else None
+        self.total_kept = kept.sum(-1)
         return kept
 
     def lse(self, scores: torch.Tensor) -> torch.Tensor:
@@ -300,7 +297,7 @@ class _Backward(torch.autograd.Function):
 )
 class BackwardAnew(Dense):
     def drop(self, weights: torch.Tensor, dropout_p: float) -> torch.Tensor:
-        if dropout_p in (0, 1):
+        if dropout_p == 1:
             return super().drop(weights, dropout_p)
         there, back = (keep(weights, dropout_p) / (1 - dropout_p) for _ in range(2))
         return _Backward.apply(weights, there, back)  # type: ignore[no-any-return, no-untyped-call]
@@ -314,7 +311,7 @@ class BackwardAnew(Dense):
 )
 class BackwardNotScaled(Dense):
     def drop(self, weights: torch.Tensor, dropout_p: float) -> torch.Tensor:
-        if dropout_p in (0, 1):
+        if dropout_p == 1:
             return super().drop(weights, dropout_p)
         kept = keep(weights, dropout_p).to(weights)
         return _Backward.apply(weights, kept / (1 - dropout_p), kept)  # type: ignore[no-any-return, no-untyped-call]

@@ -18,7 +18,7 @@ class _Fated(Dense):
         return torch.rand_like(weights) >= dropout_p
 
     def drop(self, weights: torch.Tensor, dropout_p: float) -> torch.Tensor:
-        if not 0 < dropout_p < 1:
+        if dropout_p == 1:
             return super().drop(weights, dropout_p)
         return weights * self.fates(weights, dropout_p) / (1 - dropout_p)
 

@@ -104,7 +104,8 @@ class Explicit(Dense):
         """
         grad = self.incoming(given, done).to(done.wide)
         q, k, v = (each.to(done.wide) for each in (done.query, done.key, done.value))
-        k, v = self.share_again(k, q.shape[1]), self.share_again(v, q.shape[1])
+        if k.shape[1] != q.shape[1]:
+            k, v = self.share_again(k, q.shape[1]), self.share_again(v, q.shape[1])
         scale = self.scale(q, v, done.scale)
         capped, scores, visible = self.scores_again(q, k, v, scale, done)
         p = self.hide_again(self.weights_again(scores, visible, done), visible)
@@ -119,8 +120,9 @@ class Explicit(Dense):
         for at in self.tiles(q.shape[2]):
             d_key = self.add(d_key, self.to_key(dt[:, :, at], q[:, :, at], scale))
             d_value = self.add(d_value, self.to_value(p[:, :, at], grad[:, :, at]))
-        d_key = self.join_heads(d_key, done.key)
-        d_value = self.join_heads(d_value, done.value)
+        if d_key.shape[1] != done.key.shape[1]:
+            d_key = self.join_heads(d_key, done.key)
+            d_value = self.join_heads(d_value, done.value)
         d_mask = None
         if needed[3] and done.attn_mask is not None:
             d_mask = self.finish_mask(self.fold(dS, done.attn_mask), done.attn_mask)
@@ -149,7 +151,9 @@ class Explicit(Dense):
         scores = capped
         if done.alibi_slopes is not None:
             scores = self.lean(scores, done.alibi_slopes.to(done.wide))
-        visible, bias = self.mask_again(done, scores)
+        visible, bias = torch.ones_like(scores, dtype=torch.bool), None
+        if done.attn_mask is not None or done.is_causal:
+            visible, bias = self.mask_again(done, scores)
         if done.window is not None:
             visible = visible & self.window_again(done, scores).to(scores.device)
         scores = scores if bias is None else self.add_bias(scores, bias)

@@ -298,9 +298,9 @@ class _NarrowIncoming(Explicit):
     kills=(DEFINITION, LINEAR),
 )
 class _NarrowKeys(Explicit):
-    def join_heads(self, gradient: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-        joined = super().join_heads(gradient, like)
-        return joined if gradient.shape[-1] == 1 else joined.bfloat16().to(gradient.dtype)
+    def backward(self, done: Pass, given: torch.Tensor, needed: tuple[bool, ...]) -> Gradients:
+        d_query, d_key, d_value, d_mask = super().backward(done, given, needed)
+        return d_query, d_key.bfloat16().to(d_key.dtype), d_value, d_mask
 
 
 @mistake(

@@ -1,5 +1,7 @@
 """Mutants of MSK, first part: the causal flag, alone and together with a mask."""
 
+from typing import Any
+
 import torch
 
 from attnspec.conformance.mutants.dense import Dense
@@ -68,8 +70,21 @@ class _CausalLostInFallback(Dense):
 
 
 class _CausalByLength(Dense):
-    def mask(self, attn_mask: torch.Tensor | None, is_causal: bool, scores: torch.Tensor) -> Hidden:
-        return super().mask(attn_mask, scores.shape[-2] > 1, scores)
+    def __call__(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        attn_mask: torch.Tensor | None = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        *operands: Any,
+        **options: Any,
+    ) -> Any:
+        is_prefill = query.shape[2] > 1
+        return super().__call__(
+            query, key, value, attn_mask, dropout_p, is_prefill, *operands, **options
+        )
 
 
 class _Either(Dense):

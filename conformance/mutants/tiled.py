@@ -38,10 +38,13 @@ class Tiled(Dense):
             raise ValueError(f"{key.shape[2]} keys, but {value.shape[2]} values")
         wide = torch.float64 if query.dtype == torch.float64 else torch.float32
         q, k, v = query.to(wide), key.to(wide), value.to(wide)
-        k, v = self.share_heads(k, q.shape[1]), self.share_heads(v, q.shape[1])
+        if k.shape[1] != q.shape[1]:
+            k, v = self.share_heads(k, q.shape[1]), self.share_heads(v, q.shape[1])
         batch, heads, queries, _ = q.shape
         everything = q.new_zeros(batch, heads, queries, k.shape[2])
-        visible, bias = self.mask(attn_mask, is_causal, everything)
+        visible, bias = torch.ones_like(everything, dtype=torch.bool), None
+        if attn_mask is not None or is_causal:
+            visible, bias = self.mask(attn_mask, is_causal, everything)
         if window is not None:
             visible = visible & self.window(*window, *everything.shape[-2:]).to(q.device)
         slopes = None if alibi_slopes is None else self.lean(everything, alibi_slopes.to(wide))
@@ -66,7 +69,7 @@ class Tiled(Dense):
             safe = torch.where(grown == -torch.inf, 0.0, grown)
             weights, shrink = torch.exp(scores - safe), torch.exp(peak - safe)
             total = self.shrink_total(total, shrink) + self.tile_total(weights)
-            weights = self.drop(weights, dropout_p)
+            weights = self.drop(weights, dropout_p) if dropout_p else weights
             out = self.shrink_out(out, shrink) + self.mix(weights, v[:, :, part])
             peak = grown
         out = self.finish(out / torch.where(total == 0, 1.0, total), value)
