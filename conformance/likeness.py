@@ -13,10 +13,12 @@ import torch
 
 from attnspec.conformance.answers import REFUSED, Answer, Answered, Question, answer, asked, key_of
 from attnspec.conformance.call import Call
+from attnspec.conformance.compare import check_close
 from attnspec.conformance.inputs import draw
 from attnspec.conformance.mutants.registry import Mutant, planted
 from attnspec.conformance.subject import WRT, Subject
 from attnspec.conformance.values import normal
+from attnspec.conformance.violation import Violation
 from attnspec.spec import (
     Case,
     Feature,
@@ -236,18 +238,24 @@ def _question(
 
 
 def _is_right(subject: Subject, question: Question, given: Answer, profile: Profile) -> bool:
-    """True where an answer is within its bound under a profile: it shows no mistake."""
+    """True where an answer is what a profile demands: it shows no mistake."""
     expected = subject.oracle(question.call, profile)
-    exact = {"out": expected.out, "lse": expected.lse}
+    due = {
+        "out": (expected.out, expected.bound, expected.may_be_nan),
+        "lse": (expected.lse, expected.lse_bound, expected.lse_may_be_nan),
+    }
     if question.grad_out is not None:
-        due = subject.oracle_gradients(question.call, question.grad_out, profile)
-        exact |= {name: getattr(due, name).exact for name in question.wrt}
-    halves = {name: each / 2 for name, each in question.slack.items()}
-    allowed = {"out": expected.may_be_nan, "lse": expected.lse_may_be_nan}
-    for name, may_be_nan in allowed.items():
-        if may_be_nan is not None and name in given and given[name].shape == may_be_nan.shape:
-            exact[name] = torch.where(may_be_nan & given[name].isnan(), torch.nan, exact[name])
-    return _agree(given, {name: exact[name] for name in given}, halves)
+        gradients = subject.oracle_gradients(question.call, question.grad_out, profile)
+        for name in question.wrt:
+            each = getattr(gradients, name)
+            due[name] = each.exact, each.bound, each.may_be_nan
+    try:
+        for name, got in given.items():
+            exact, bound, may_be_nan = due[name]
+            check_close(got, exact, bound, what=name, message="wrong", may_be_nan=may_be_nan)
+    except Violation:
+        return False
+    return True
 
 
 def _agree(one: Answer | None, two: Answer | None, slack: Answer) -> bool:

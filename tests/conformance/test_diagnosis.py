@@ -183,6 +183,15 @@ def test_no_call_is_put_to_the_catalogue_that_takes_too_much_memory(
     assert likeness.alike(subject, among=[mutant]) == [mutant]
 
 
+def test_what_is_wrong_in_small_elements_alone_is_wrong():
+    mutant = planted()["own-grad-narrow-keys"]
+    subject = Subject(mutant.subject)
+    # a gradient of float16, whose larger elements may be off by more
+    record = check(registered()["options-combine"], subject, None, seed=0, repeats=0)
+    assert record.outcome is Outcome.FAILED
+    assert resembles(subject) == [mutant]
+
+
 @pytest.mark.parametrize("name", ["own-scale-ignored", "STR-06"])
 def test_what_mutants_answered_before_changes_no_likeness(name):
     subject, memory = Subject(planted()[name].subject), Answered()
