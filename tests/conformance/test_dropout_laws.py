@@ -57,7 +57,8 @@ def test_a_mutant_is_right_without_dropout_and_killed_by_what_it_names(mutant):
     subject = Subject(mutant.subject)
     registered()["output-equals-the-definition"].check(subject, TINIEST)
     for name in mutant.kills:
-        record = check(registered()[name], subject, None)
+        # repeated, six weights of random fates are now and then alike by chance
+        record = check(registered()[name], subject, None, repeats=0)
         assert record.outcome is Outcome.FAILED, f"{name}: {record.outcome} {record.reason}"
 
 
