@@ -4,14 +4,15 @@ import re
 
 import pytest
 import torch
+from trying import pinned_on
 
 import attnspec.conformance.laws
 import attnspec.conformance.mutants  # noqa: F401
+from attnspec.conformance.kills import subject_of
 from attnspec.conformance.law import registered
 from attnspec.conformance.mutants.registry import Mutant, planted
 from attnspec.conformance.mutants.unshown import UNSHOWN
 from attnspec.conformance.subject import Raised, Subject
-from attnspec.conformance.tally import NotClaimed
 from attnspec.conformance.violation import Violation
 from attnspec.spec import Case, Implementation, ModelImplementation, Values
 
@@ -87,26 +88,12 @@ def test_only_a_mistake_of_our_own_may_have_no_source():
         assert mutant.source.startswith("https://") or (id.startswith("own-") and not mutant.source)
 
 
-def pinned_on(name: str, mutant: Mutant) -> None:
-    """Try the pinned cases of a law."""
-    law = registered()[name]
-    of_attention = isinstance(mutant.subject, Implementation)
-    subject = Subject(mutant.subject) if of_attention else mutant.subject
-    for case in law.pinned:
-        if of_attention and subject.refuses(case) is not None:
-            continue
-        try:
-            law.check(subject, case)
-        except NotClaimed:
-            continue
-
-
 @pytest.mark.parametrize(
     ("id", "law"), [(id, law) for id, each in MUTANTS.items() for law in each.kills]
 )
 def test_mutant_is_killed_by_the_pinned_cases_of_each_law_it_names(id, law):
     with pytest.raises(Raised if id in CRASHES else Violation):
-        pinned_on(law, MUTANTS[id])
+        pinned_on(registered()[law], subject_of(MUTANTS[id]))
 
 
 @pytest.mark.parametrize("id", ATTENTION)
@@ -126,4 +113,4 @@ def test_attention_mutant_is_right_on_an_easy_input(id):
 
 @pytest.mark.parametrize("id", MODELS)
 def test_model_mutant_is_right_where_nothing_is_padded(id):
-    pinned_on("logits-equal-the-oracles", MUTANTS[id])
+    pinned_on(registered()["logits-equal-the-oracles"], MUTANTS[id].subject)
