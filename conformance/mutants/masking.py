@@ -70,21 +70,9 @@ class _CausalLostInFallback(Dense):
 
 
 class _CausalByLength(Dense):
-    def __call__(
-        self,
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
-        attn_mask: torch.Tensor | None = None,
-        dropout_p: float = 0.0,
-        is_causal: bool = False,
-        *operands: Any,
-        **options: Any,
-    ) -> Any:
-        is_prefill = query.shape[2] > 1
-        return super().__call__(
-            query, key, value, attn_mask, dropout_p, is_prefill, *operands, **options
-        )
+    def __call__(self, query: torch.Tensor, *operands: Any, **options: Any) -> Any:
+        options["is_causal"] = query.shape[2] > 1
+        return super().__call__(query, *operands, **options)
 
 
 class _Either(Dense):
