@@ -11,7 +11,7 @@ import torch
 from attnspec.conformance.call import Call
 from attnspec.conformance.mutants.registry import Mutant
 from attnspec.conformance.process import restored
-from attnspec.conformance.reach import Reach, noting
+from attnspec.conformance.reach import Attention, Reach
 from attnspec.conformance.sharing import content_of
 from attnspec.spec import Case, Implementation
 
@@ -81,14 +81,12 @@ def asked(question: Question) -> Asking:
         subject = mutant.subject
         if question.case is not None and subject.refuses(question.case) is not None:
             return REFUSED, None
-        known = reach.known("answer", subject.attention)
-        if known is None:
-            attention, steps = noting(subject.attention)
-            steps.clear()
+
+        def keyed(attention: Attention) -> Keyed:
             given = answer(replace(subject, attention=attention), question)
-            known = key_of(given, mutant.id), given
-            reach.learn("answer", subject.attention, steps, known)
-        return known
+            return key_of(given, mutant.id), given
+
+        return reach.find("answer", subject.attention, keyed)
 
     return ask
 

@@ -3,8 +3,7 @@
 import dataclasses
 import functools
 import json
-import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -19,10 +18,10 @@ from attnspec.conformance.mutants.registry import Mutant, planted
 from attnspec.conformance.oracle import expect
 from attnspec.conformance.oracle_gradients import expect_gradients
 from attnspec.conformance.process import restored
-from attnspec.conformance.reach import Reach, noting
+from attnspec.conformance.reach import Attention, Reach
 from attnspec.conformance.record import Outcome, Record
 from attnspec.conformance.sharing import shared
-from attnspec.conformance.styles import STYLES, rejects
+from attnspec.conformance.styles import STYLES, Style, rejects
 from attnspec.conformance.subject import Subject
 from attnspec.conformance.within_reach import Trials, tried
 from attnspec.spec import (
@@ -228,31 +227,26 @@ def false_alarms(name: str, subject: Implementation) -> Kills:
     """
     laws = [law for law in _laws().values() if law.judges is Judged.ATTENTION]
     mutant = Mutant(id=name, title="", subject=subject, kills=())
-    trials, told, seconds = Trials(subject_of(mutant, remembers=True)), {}, 0.0
-    for law in laws:
-        record, spent = trials.on(law)
-        seconds += spent
-        if record.outcome in DEAD:
-            told = _first(law, record, None, seconds)
-            break
+    trials = Trials(subject_of(mutant, remembers=True))
+    told = _first_of(laws, trials.on, None)
     return Kills(mutant=name, kind=CORRECT, styles=_styles(subject), **told)
 
 
 def _styles(subject: Any) -> dict[str, str]:
     if not isinstance(subject, Implementation):
         return {}
-    attention, steps = noting(subject.attention)
-    noted, found = replace(subject, attention=attention), {}
-    for style in STYLES:
-        about = style.name, subject.features, subject.dtypes, subject.profile
-        known = _STYLES.known(about, subject.attention)
-        if known is None:
-            steps.clear()
-            with restored():
-                known = rejects(style, noted)
-            _STYLES.learn(about, subject.attention, steps, known)
-        found[style.name] = known
-    return found
+    about = subject.features, subject.dtypes, subject.profile
+    return {
+        style.name: _STYLES.find(
+            (style.name, *about), subject.attention, functools.partial(_rejects, style, subject)
+        )
+        for style in STYLES
+    }
+
+
+def _rejects(style: Style, subject: Implementation, attention: Attention) -> str:
+    with restored():
+        return rejects(style, replace(subject, attention=attention))
 
 
 def first_kill(mutant: Mutant, laws: Sequence[Law], effort: Effort) -> dict[str, Any]:
@@ -264,11 +258,19 @@ def first_kill(mutant: Mutant, laws: Sequence[Law], effort: Effort) -> dict[str,
         effort: how hard to look.
     """
     subject = subject_of(mutant)
-    started = time.perf_counter()
+    return _first_of(laws, lambda law: tried(law, subject, effort), effort)
+
+
+def _first_of(
+    laws: Sequence[Law], on: Callable[[Law], tuple[Record, float]], effort: Effort | None
+) -> dict[str, Any]:
+    """The first of some laws that is broken, as `first_kill` tells it."""
+    seconds = 0.0
     for law in laws:
-        record = tried(law, subject, effort)
+        record, spent = on(law)
+        seconds += spent
         if record.outcome in DEAD:
-            return _first(law, record, effort, time.perf_counter() - started)
+            return _first(law, record, effort, seconds)
     return {}
 
 

@@ -28,7 +28,24 @@ class Reach(Generic[Found]):
 
     _found: dict[Hashable, tuple[frozenset[str], Found]] = field(default_factory=dict)
 
-    def learn(self, about: Hashable, attention: object, steps: set[str], found: Found) -> None:
+    def find(
+        self, about: Hashable, attention: Attention, ask: Callable[[Attention], Found]
+    ) -> Found:
+        """Ask an attention, or take what was found out by the same code.
+
+        Args:
+            about: all that it depends on beside the attention.
+            attention: of any kind; one without steps is always asked.
+            ask: finds it out, by the attention that it is handed.
+        """
+        found = self.known(about, attention)
+        if found is None:
+            noted, steps = noting(attention)
+            found = ask(noted)
+            self.learn(about, attention, steps, found)
+        return found
+
+    def learn(self, about: Hashable, attention: Attention, steps: set[str], found: Found) -> None:
         """Remember what was found out, for whatever shares the code of a base.
 
         Args:
@@ -37,37 +54,46 @@ class Reach(Generic[Found]):
             steps: which were taken to find it, by the set that `noting` gives.
             found: what is remembered.
         """
-        kind: type = type(attention)
-        if has_steps(attention):
-            # its own class is hardly ever a base, and may have found out much to be kept
-            for base in _bases(kind)[1:]:
-                if not steps & _overridden(kind, base):
-                    self._found.setdefault((about, base), (frozenset(steps), found))
+        # its own class is hardly ever a base, and may have found out much to be kept
+        for base in _bases(attention)[1:]:
+            if not steps & _overridden(_kind(attention), base):
+                self._found.setdefault((about, base), (frozenset(steps), found))
 
-    def known(self, about: Hashable, attention: object) -> Found | None:
+    def known(self, about: Hashable, attention: Attention) -> Found | None:
         """What was found out by the same code; `None` where it has to be tried."""
-        kind: type = type(attention)
-        if has_steps(attention):
-            for base in _bases(kind):
-                steps, found = self._found.get((about, base), (frozenset(), None))
-                if found is not None and not steps & _overridden(kind, base):
-                    return found
+        for base in _bases(attention):
+            steps, found = self._found.get((about, base), (frozenset(), None))
+            if found is not None and not steps & _overridden(_kind(attention), base):
+                return found
         return None
 
 
-def has_steps(attention: object) -> bool:
+def _bases(attention: Attention) -> tuple[type, ...]:
+    """The attentions that one with steps derives from, its own class first."""
+    return _calling(_kind(attention)) if has_steps(attention) else ()
+
+
+def has_steps(attention: Attention) -> bool:
     """True for an attention whose steps are methods, and which has no state of its own."""
-    kind: type = type(attention)
-    return _is_step(kind, "__call__") and not getattr(attention, "__dict__", True)
+    return _is_step(_kind(attention), "__call__") and not getattr(attention, "__dict__", True)
 
 
 def noting(attention: Attention) -> tuple[Attention, set[str]]:
-    """The same attention, and a set to which it adds the name of each step that it takes.
+    """The same attention, and an empty set to which it adds the name of each step that it takes.
 
-    What has no steps is given back as it is, with a set that stays empty.
+    What has no steps is given back as it is, with a set that stays empty. Attentions of one class
+    share one set, which is emptied whenever it is given.
     """
-    kind: type = type(attention)
-    return _noting(kind) if has_steps(attention) else (attention, set())
+    if not has_steps(attention):
+        return attention, set()
+    noted, steps = _noting(_kind(attention))
+    steps.clear()
+    return noted, steps
+
+
+def _kind(attention: Attention) -> type:
+    kind: type = type(attention)  # which type checkers do not take for hashable otherwise
+    return kind
 
 
 @functools.cache
@@ -89,8 +115,7 @@ def _noted(step: Callable[..., Any], name: str, steps: set[str]) -> Callable[...
 
 
 @functools.cache
-def _bases(kind: type) -> tuple[type, ...]:
-    """The attentions that a class derives from, itself first."""
+def _calling(kind: type) -> tuple[type, ...]:
     return tuple(each for each in kind.__mro__ if _is_step(each, "__call__"))
 
 

@@ -49,8 +49,9 @@ class Trials:
     def __init__(self, subject: Any, known: Known = _KNOWN) -> None:
         self.subject = subject
         self._known = known
-        self._attention: Callable[..., Any] | None = None
+        self._attention: Any = None
         self._steps: set[str] = set()
+        self._claims = 0
         # of extras more than calls is judged: what a compiler sees, say
         if isinstance(subject, Subject) and not subject.implementation.extras:
             implementation = subject.implementation
@@ -62,9 +63,6 @@ class Trials:
 
     def on(self, law: Law) -> tuple[Record, float]:
         """What becomes of a law, and how many seconds it takes where it is tried on every case."""
-        started = time.perf_counter()
-        if self._attention is None:
-            return tried(law, self.subject, None), time.perf_counter() - started
         about = law.name, self._claims
         known = self._known.laws.known(about, self._attention)
         if known is not None:
@@ -72,15 +70,14 @@ class Trials:
             return replace(record, subject=self.subject.name), seconds
         taken: set[str] = set()
         spared: list[float] = []
-        record = tried(replace(law, check=self._check(law, taken, spared)), self.subject, None)
-        seconds = time.perf_counter() - started + sum(spared)
+        near = replace(law, check=self._check(law, taken, spared))
+        record, seconds = tried(near, self.subject, None)
+        seconds += sum(spared)
         if record.outcome is Outcome.PASSED:
             self._known.laws.learn(about, self._attention, taken, (record, seconds))
         return record, seconds
 
-    def _check(
-        self, law: Law, taken: set[str], spared: list[float]
-    ) -> Callable[[Subject, Any], None]:
+    def _check(self, law: Law, taken: set[str], spared: list[float]) -> Callable[[Any, Any], None]:
         """The check of a law, passing over cases that passed by the same code.
 
         Args:
@@ -88,13 +85,11 @@ class Trials:
             taken: is given the steps that all cases take.
             spared: is given the seconds of each case that is passed over.
         """
-        assert self._attention is not None
-        attention = self._attention
 
         @functools.wraps(law.check)
-        def check_within_reach(subject: Subject, case: Any) -> None:
+        def check_within_reach(subject: Any, case: Any) -> None:
             about = law.name, self._claims, case
-            known = self._known.cases.known(about, attention)
+            known = self._known.cases.known(about, self._attention)
             if known is not None:
                 taken.update(known[0])
                 spared.append(known[1])
@@ -106,15 +101,20 @@ class Trials:
             finally:
                 taken.update(self._steps)
             passed = frozenset(self._steps), time.perf_counter() - started
-            self._known.cases.learn(about, attention, self._steps, passed)
+            self._known.cases.learn(about, self._attention, self._steps, passed)
 
         return check_within_reach
 
 
-def tried(law: Law, subject: Any, effort: Effort | None) -> Record:
-    """Try a law once; a case that fails is not repeated, since dead is dead."""
+def tried(law: Law, subject: Any, effort: Effort | None) -> tuple[Record, float]:
+    """Try a law once, and say in how many seconds.
+
+    A case that fails is not repeated: dead is dead.
+    """
+    started = time.perf_counter()
     with restored():
-        return check(law, subject, effort, seed=0, repeats=0)
+        record = check(law, subject, effort, seed=0, repeats=0)
+    return record, time.perf_counter() - started
 
 
 def _nothing(*_: Any, **__: Any) -> Any:

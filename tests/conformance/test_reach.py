@@ -79,7 +79,6 @@ def learned(*calls, by=Hides):
     """What is known after some calls of a class."""
     attention, reach = by(), Reach()
     noted, steps = noting(attention)
-    steps.clear()
     for options in calls:
         noted(ONE, ONE, ONE, **options)
     reach.learn("law", attention, steps, 1.5)
@@ -95,6 +94,19 @@ def test_what_takes_no_overridden_step_is_not_tried_again(kind):
 @pytest.mark.parametrize("kind", [Weighs, Scaled, Searched, Static, Keeping, Other])
 def test_it_is_tried_on_whatever_may_run_otherwise(kind):
     assert learned({}).known("law", kind()) is None
+
+
+def test_what_is_to_be_found_out_is_asked_where_other_code_runs():
+    reach, heard = Reach(), []
+
+    def ask(attention):
+        heard.append(type(attention).__name__)
+        return attention(ONE, ONE, ONE)
+
+    plain = Keeping()
+    for each in (Hides(), AlsoHides(), Weighs(), plain, plain):
+        assert torch.equal(reach.find("plain", each, ask), each(ONE, ONE, ONE))
+    assert heard == ["Hides", "Weighs", "Keeping", "Keeping"]
 
 
 def test_it_is_tried_where_it_took_the_overridden_step_of_either():
@@ -123,7 +135,6 @@ def test_what_is_no_attention_of_steps_is_always_tried():
 
 def test_noting_changes_no_answer():
     noted, steps = noting(Hides())
-    steps.clear()
     assert torch.equal(noted(ONE, ONE, ONE), Hides()(ONE, ONE, ONE))
     assert steps == {"__call__", "weigh"}
     noted(ONE, ONE, ONE, is_causal=True)
@@ -134,7 +145,6 @@ def test_noting_changes_no_answer():
 
 def test_a_step_that_cannot_note_that_it_ran_is_left_as_it_is():
     noted, steps = noting(Static())
-    steps.clear()
     assert noted(ONE, ONE, ONE, is_causal=True) == 4
     assert steps == {"__call__", "weigh"}
     # what overrides it may run unnoticed
