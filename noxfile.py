@@ -144,7 +144,13 @@ def evidence(session: nox.Session) -> None:
     # A law that is broken is evidence too.
     told = ["--report", str(made), *session.posargs]
     session.run("attnspec", "check", *told, success_codes=[0, 1])
-    session.run("python", "-m", "attnspec.conformance.evidence", str(made), str(DOCS / "results"))
+    session.run(
+        "python",
+        "-m",
+        "attnspec.conformance.evidence.conformance_run",
+        str(made),
+        str(DOCS / "results"),
+    )
     session.run("python", str(DOCS / "readme.py"))
 
 
@@ -154,7 +160,7 @@ def bench(session: nox.Session) -> None:
     install(session, "-e", ".[gpt2]")
     # what is asked for replaces the published figures only where they are all of them
     to = [] if session.posargs else ["--report", str(DOCS / "results" / "bench.md")]
-    session.run("python", "-m", "attnspec.conformance.bench", *to, *session.posargs)
+    session.run("python", "-m", "attnspec.conformance.evidence.benchmark", *to, *session.posargs)
 
 
 @nox.session(default=False)
@@ -163,4 +169,4 @@ def soundness(session: nox.Session) -> None:
     install(session, "-e", ".[gpt2]")
     # what is asked for replaces the published table only where it is as large
     to = [] if session.posargs else ["--report", str(DOCS / "results" / "soundness.md")]
-    session.run("python", "-m", "attnspec.conformance.soundness", *to, *session.posargs)
+    session.run("python", "-m", "attnspec.conformance.evidence.soundness", *to, *session.posargs)

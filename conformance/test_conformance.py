@@ -13,74 +13,80 @@ from typing import Any
 import pytest
 from filelock import FileLock
 
-from attnspec.conformance.effort import Effort
-from attnspec.conformance.errand_runner import ErrandRunner
-from attnspec.conformance.memory import most
-from attnspec.conformance.planned import Errand, Planned, Words, errands, plan
-from attnspec.conformance.plugin import PROPERTY, workers
-from attnspec.conformance.record import CONFORMING, Outcome
-from attnspec.conformance.targets import TargetError
-from attnspec.conformance.unseen import clean
+from attnspec.conformance.isolation.memory import memory_per_worker
+from attnspec.conformance.report.escape import escape_controls
+from attnspec.conformance.report.record import CONFORMING, Outcome
+from attnspec.conformance.runner.declare import TargetError
+from attnspec.conformance.runner.in_workers import TaskRunner
+from attnspec.conformance.runner.plan import plan
+from attnspec.conformance.runner.plugin import PROPERTY, workers
+from attnspec.conformance.runner.settings import Settings
+from attnspec.conformance.runner.task import PlannedSubject, Task, TypedClaims, tasks
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Make one item per law and subject."""
-    told = _told(metafunc.config)
-    if told["refused"] and not metafunc.config.getoption("--attnspec-plan"):
-        raise pytest.UsageError(told["refused"])
-    planned = [Planned.from_data(each) for each in told["planned"]]
-    found = errands(planned, metafunc.config.getoption("--laws")) if planned else []
-    metafunc.parametrize("errand", [pytest.param(each, id=each.id) for each in found])
+    planned = _plan(metafunc.config)
+    if planned["refused"] and not metafunc.config.getoption("--attnspec-plan"):
+        raise pytest.UsageError(planned["refused"])
+    subjects = [PlannedSubject.from_data(each) for each in planned["planned"]]
+    laws = metafunc.config.getoption("--laws")
+    items = tasks(subjects, laws) if subjects else []
+    metafunc.parametrize("task", [pytest.param(each, id=each.id) for each in items])
 
 
 @functools.cache
-def _told(config: pytest.Config) -> dict[str, Any]:
-    """What to judge; where workers share a file for that, the first of them writes it."""
+def _plan(config: pytest.Config) -> dict[str, Any]:
+    """Plan the run; if workers share a file for the plan, the first of them writes it."""
     option = config.getoption("--attnspec-plan")
     if not option:
-        return _looked_up(config)
+        return _planned(config)
     path = Path(option)
     with FileLock(f"{path}.lock"):
         if not path.exists():
-            path.write_text(json.dumps(_looked_up(config)), encoding="utf-8")
-        told: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        return told
+            path.write_text(json.dumps(_planned(config)), encoding="utf-8")
+        shared: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        return shared
 
 
-def _looked_up(config: pytest.Config) -> dict[str, Any]:
-    """What the targets are, and the bytes that a process may hold; or why they are refused."""
-    option = config.getoption
-    device, laws = option("--attnspec-device"), option("--laws")
+def _planned(config: pytest.Config) -> dict[str, Any]:
+    """Return the planned subjects and the bytes that a worker may hold, or why it is refused."""
+    settings = Settings.of(config)
+    claims = TypedClaims(
+        features=settings.features, dtypes=settings.dtypes, profile=settings.profile
+    )
     try:
-        memory = most(option("--attnspec-memory"), workers(config), device)
-        words = Words(
-            features=option("--attnspec-features"),
-            dtypes=option("--attnspec-dtypes"),
-            profile=tuple(option("--attnspec-profile")),
+        memory = memory_per_worker(settings.memory, workers(config), settings.device)
+        planned = plan(
+            settings.targets,
+            claims,
+            settings.device,
+            settings.laws,
+            limit=settings.timeout,
+            memory=memory,
         )
-        targets, limit = option("--implementation"), option("--attnspec-timeout")
-        planned = plan(targets, words, device, laws, limit=limit, memory=memory)
     except (TargetError, ValueError) as error:
         return {"planned": [], "memory": None, "refused": str(error)}
     return {"planned": [each.to_data() for each in planned], "memory": memory, "refused": ""}
 
 
 @pytest.fixture(scope="session")
-def runner(pytestconfig: pytest.Config) -> Iterator[ErrandRunner]:
-    """Tries laws, one after the other."""
-    found = ErrandRunner(
-        effort=Effort(pytestconfig.getoption("--effort")),
-        seed=pytestconfig.getoption("--attnspec-seed"),
-        limit=pytestconfig.getoption("--attnspec-timeout"),
-        memory=_told(pytestconfig)["memory"],
+def runner(pytestconfig: pytest.Config) -> Iterator[TaskRunner]:
+    """A runner of tasks, which starts workers as they are needed."""
+    settings = Settings.of(pytestconfig)
+    tasks_of_run = TaskRunner(
+        effort=settings.effort,
+        seed=settings.seed,
+        limit=settings.timeout,
+        memory=_plan(pytestconfig)["memory"],
     )
-    yield found
-    found.end()
+    yield tasks_of_run
+    tasks_of_run.end()
 
 
-def test_law(errand: Errand, runner: ErrandRunner, request: pytest.FixtureRequest) -> None:
+def test_law(task: Task, runner: TaskRunner, request: pytest.FixtureRequest) -> None:
     """Try one law on one subject."""
-    record = runner.run(errand)
+    record = runner.run(task)
     request.node.user_properties.append((PROPERTY, record.to_json()))
     if record.outcome is Outcome.QUALITY_WARNING:
         request.node.user_properties.append((str(record.outcome), record.reason))
@@ -89,5 +95,5 @@ def test_law(errand: Errand, runner: ErrandRunner, request: pytest.FixtureReques
     if record.outcome in (Outcome.NOT_CLAIMED, Outcome.NOT_AVAILABLE):
         pytest.skip(f"{record.outcome}: {record.reason}")
     if record.outcome not in CONFORMING:
-        told = clean(record.message or record.reason)
-        pytest.fail(f"{record.outcome}\n{told}", pytrace=False)
+        message = escape_controls(record.message or record.reason)
+        pytest.fail(f"{record.outcome}\n{message}", pytrace=False)

@@ -1,4 +1,4 @@
-"""How Sphinx builds the pages."""
+"""Configuration of Sphinx."""
 
 import doctest
 import shutil
@@ -10,7 +10,7 @@ from sphinx.application import Sphinx
 from attnspec import __version__
 from attnspec.spec import SPEC_VERSION
 
-sys.path[:0] = [str(Path(__file__).parent / each) for each in ("_ext", "examples")]
+sys.path[:0] = [str(Path(__file__).parent / folder) for folder in ("_ext", "examples")]
 
 project = "attnspec"
 author = "the attnspec authors"
@@ -44,7 +44,7 @@ myst_heading_anchors = 3
 # page levels follow the nesting, and none is skipped.
 suppress_warnings = ["myst.header"]
 
-# Docstrings: names in single backticks are code; a signature is broken where it is long.
+# Docstrings: names in single backticks are code; long signatures are broken into lines.
 default_role = "code"
 autodoc_member_order = "bysource"
 autodoc_typehints_format = "short"
@@ -85,13 +85,13 @@ doctest_default_flags = doctest.ELLIPSIS | doctest.DONT_ACCEPT_TRUE_FOR_1
 
 
 def prune_mathjax(app: Sphinx, error: Exception | None) -> None:
-    """Keep what the pages load: the bundled copy is ten times as large."""
+    """Keep only the files that the pages load: the bundled copy is ten times as large."""
     if error is not None or app.builder.name != "html":
         return
     folder = Path(app.outdir, "_static", "mathjax")
     kept = {folder / "tex-chtml.js", folder / "output" / "chtml"}
     for path in sorted(folder.rglob("*"), reverse=True):
-        if any(path == each or each in path.parents or path in each.parents for each in kept):
+        if any(path == file or file in path.parents or path in file.parents for file in kept):
             continue
         if path.is_dir():
             shutil.rmtree(path)
@@ -100,5 +100,5 @@ def prune_mathjax(app: Sphinx, error: Exception | None) -> None:
 
 
 def setup(app: Sphinx) -> None:
-    """Prune after the extension has copied."""
+    """Prune after the extension has copied its files."""
     app.connect("build-finished", prune_mathjax, priority=900)

@@ -1,8 +1,7 @@
-"""Implementations under judgement, one a file, imported only when asked for by name.
+"""Implementations under test, one per file, imported only when they are loaded by name.
 
-Each module declares what it claims: as `IMPLEMENTATION` (of attention, or of a model), as
-`TOKENIZER` or as `SAMPLER`. A framework that is missing or broken costs nothing until it is asked
-for.
+Each module declares its claims: as `IMPLEMENTATION` (of attention, or of a model), as `TOKENIZER`
+or as `SAMPLER`. A missing or broken framework has no effect until its implementation is loaded.
 """
 
 from importlib import import_module
@@ -33,7 +32,7 @@ _SAMPLERS = ("huggingface_sampler",)
 
 
 def names() -> tuple[str, ...]:
-    """The names of the attention implementations, the simplest first."""
+    """Return the names of the attention implementations, the simplest first."""
     return _ATTENTION
 
 
@@ -41,14 +40,14 @@ def load(name: str) -> Implementation:
     """Import an attention implementation.
 
     Raises:
-        KeyError: for a name that is not registered, listing those that are.
+        KeyError: if the name is not registered; lists the registered names.
     """
-    found: Implementation = _load("implementation", name, _ATTENTION)
-    return found
+    implementation: Implementation = _load("implementation", name, _ATTENTION)
+    return implementation
 
 
 def model_names() -> tuple[str, ...]:
-    """The names of the GPT-2 models."""
+    """Return the names of the GPT-2 models."""
     return _MODELS
 
 
@@ -56,14 +55,14 @@ def load_model(name: str) -> ModelImplementation:
     """Import a GPT-2 model.
 
     Raises:
-        KeyError: for a name that is not registered, listing those that are.
+        KeyError: if the name is not registered; lists the registered names.
     """
-    found: ModelImplementation = _load("model", name, _MODELS)
-    return found
+    model: ModelImplementation = _load("model", name, _MODELS)
+    return model
 
 
 def tokenizer_names() -> tuple[str, ...]:
-    """The names of the tokenizers."""
+    """Return the names of the tokenizers."""
     return _TOKENIZERS
 
 
@@ -71,14 +70,14 @@ def load_tokenizer(name: str) -> TokenizerImplementation:
     """Import a tokenizer.
 
     Raises:
-        KeyError: for a name that is not registered, listing those that are.
+        KeyError: if the name is not registered; lists the registered names.
     """
-    found: TokenizerImplementation = _load("tokenizer", name, _TOKENIZERS)
-    return found
+    tokenizer: TokenizerImplementation = _load("tokenizer", name, _TOKENIZERS)
+    return tokenizer
 
 
 def sampler_names() -> tuple[str, ...]:
-    """The names of the samplers."""
+    """Return the names of the samplers."""
     return _SAMPLERS
 
 
@@ -86,10 +85,10 @@ def load_sampler(name: str) -> SamplerImplementation:
     """Import a sampler.
 
     Raises:
-        KeyError: for a name that is not registered, listing those that are.
+        KeyError: if the name is not registered; lists the registered names.
     """
-    found: SamplerImplementation = _load("sampler", name, _SAMPLERS)
-    return found
+    sampler: SamplerImplementation = _load("sampler", name, _SAMPLERS)
+    return sampler
 
 
 _ATTRIBUTE = {"tokenizer": "TOKENIZER", "sampler": "SAMPLER"}

@@ -1,4 +1,4 @@
-"""Arguments: what every implementation written in this folder refuses, and in which words."""
+"""Check the arguments that every implementation written in this folder refuses."""
 
 import torch
 
@@ -11,16 +11,16 @@ def check(
     *,
     enable_gqa: bool,
 ) -> None:
-    """Refuse arguments that have no reading.
+    """Refuse arguments without a meaning.
 
     Raises:
-        ValueError: for shapes or types that do not fit together, naming them.
+        ValueError: if shapes or types do not fit together; names them.
     """
-    for name, each in (("query", query), ("key", key), ("value", value)):
-        if each.dim() != 4:
-            raise ValueError(f"{name} must have 4 dimensions, got shape {tuple(each.shape)}")
-        if each.dtype != query.dtype or not each.is_floating_point():
-            raise ValueError(f"{name} must be of query's floating type, got {each.dtype}")
+    for name, operand in (("query", query), ("key", key), ("value", value)):
+        if operand.dim() != 4:
+            raise ValueError(f"{name} must have 4 dimensions, got shape {tuple(operand.shape)}")
+        if operand.dtype != query.dtype or not operand.is_floating_point():
+            raise ValueError(f"{name} must be of query's floating type, got {operand.dtype}")
     if key.shape[:3] != value.shape[:3]:
         raise ValueError(
             f"key and value must agree in batch, heads and keys, got shapes {tuple(key.shape)} "
@@ -42,8 +42,8 @@ def check(
         raise ValueError(f"attn_mask must have 2 to 4 dimensions, got {attn_mask.dim()}")
     scores = (*query.shape[:3], key.shape[2])
     pairs = zip(reversed(attn_mask.shape), reversed(scores), strict=False)
-    # spelled out, because compiled code does not find symbolic sizes in a tuple
-    if any(given != 1 and given != wanted for given, wanted in pairs):
+    # not `size not in (1, needed)`: compiled code does not find symbolic sizes in a tuple
+    if any(size != 1 and size != needed for size, needed in pairs):
         raise ValueError(
             f"attn_mask of shape {tuple(attn_mask.shape)} does not broadcast to {scores}"
         )

@@ -1,10 +1,10 @@
 """`torch.compile` of a hand-written attention: one graph, dynamic shapes, code by inductor.
 
 torch specializes compiled code to sizes 0 and 1, to equal sizes, to strides, flags and grad mode,
-and past a limit of such variants it runs the function uncompiled without a word. Here the compiled
-function sees one canonical form (rank 3, contiguous, every size at least two, all options as
-tensors), so that there is one variant per storage type, with and without gradients; each is made
-before its first use, and every run of compiled code is counted.
+and past a limit of such variants it silently runs the function uncompiled. Here the compiled
+function receives one canonical form (rank 3, contiguous, every size at least two, all options as
+tensors), so there is one variant per storage type, with and without gradients. Each variant is
+compiled before its first use, and every run of compiled code is counted.
 """
 
 import os
@@ -20,10 +20,19 @@ import torch
 from jaxtyping import Bool, Float, Int
 
 from attnspec.implementations.arguments import check
-from attnspec.spec import Attention, Counters, Feature, Implementation, MaskedNonfinite, Profile
+from attnspec.spec import (
+    Attention,
+    Case,
+    Counters,
+    Deviation,
+    Feature,
+    Implementation,
+    MaskedNonfinite,
+    Profile,
+)
 
 VARIANTS = 64
-"""How many variants torch may compile before it gives up, an error here."""
+"""The limit of variants that torch compiles; to exceed it is an error here."""
 
 
 def formula(
@@ -55,17 +64,17 @@ def formula(
 
 
 class Compiled:
-    """An attention whose core is compiled when it is first needed, and which counts its runs."""
+    """An attention whose core is compiled on first use, and whose compiled runs are counted."""
 
     def __init__(self) -> None:
-        """Compile nothing yet."""
+        """Start without compiled code."""
         self._core: Callable[..., torch.Tensor] | None = None
         self._primed: set[tuple[torch.dtype, bool, torch.device]] = set()
         self._runs = 0
         self._seconds = 0.0
 
     def counters(self) -> Counters:
-        """How often compiled code ran, and how long compiling took, in this process."""
+        """Return the runs of compiled code and the seconds of compilation in this process."""
         return Counters(kernel_calls=self._runs, compile_seconds=self._seconds)
 
     def __call__(
@@ -79,10 +88,10 @@ class Compiled:
         scale: float | None = None,
         enable_gqa: bool = False,
     ) -> Float[torch.Tensor, "batch heads queries d_value"]:
-        """Bring the arguments into the canonical form, run the compiled code, undo the form.
+        """Convert the arguments to the canonical form, run the compiled code, and convert back.
 
         Raises:
-            ValueError: for shapes that do not fit together, and for dropout.
+            ValueError: if shapes do not fit together, or dropout is requested.
         """
         check(query, key, value, attn_mask, enable_gqa=enable_gqa)
         if dropout_p:
@@ -92,41 +101,41 @@ class Compiled:
         groups, rows = batch * kv_heads, (heads // kv_heads if kv_heads else 1) * queries
         if scale is None:
             scale = d_head**-0.5 if d_head else 1.0
-        given = (
-            _grown(query.reshape(groups, rows, d_head)),
-            _grown(key.reshape(groups, keys, d_head)),
-            _grown(value.reshape(groups, keys, d_value)),
-            _grown(_bias(attn_mask, query, keys).reshape(groups, rows, keys), -torch.inf),
+        arguments = (
+            _padded(query.reshape(groups, rows, d_head)),
+            _padded(key.reshape(groups, keys, d_head)),
+            _padded(value.reshape(groups, keys, d_value)),
+            _padded(_bias(attn_mask, query, keys).reshape(groups, rows, keys), -torch.inf),
             _last(queries, keys, rows, is_causal, query.device),
             torch.tensor(scale, dtype=torch.float64, device=query.device),
         )
-        out = self._run(given)[:groups, :rows, :d_value]
+        out = self._run(arguments)[:groups, :rows, :d_value]
         return out.reshape(batch, heads, queries, d_value)
 
-    def _run(self, given: tuple[torch.Tensor, ...]) -> torch.Tensor:
-        learns = torch.is_grad_enabled() and any(each.requires_grad for each in given)
-        variant = (given[0].dtype, learns, given[0].device)
+    def _run(self, arguments: tuple[torch.Tensor, ...]) -> torch.Tensor:
+        has_gradient = torch.is_grad_enabled() and any(x.requires_grad for x in arguments)
+        variant = (arguments[0].dtype, has_gradient, arguments[0].device)
         if variant not in self._primed:
             self._prime(*variant)
             self._primed.add(variant)
-        return self._enter(given, learns)
+        return self._enter(arguments, has_gradient)
 
-    def _enter(self, given: tuple[torch.Tensor, ...], learns: bool) -> torch.Tensor:
-        """Run the core under settings that make no difference between calls."""
+    def _enter(self, arguments: tuple[torch.Tensor, ...], has_gradient: bool) -> torch.Tensor:
+        """Run the core under the same settings in every call."""
         if self._core is None:
             self._core = torch.compile(formula, backend=self._backend, dynamic=True, fullgraph=True)
-        # torch also tells apart which arguments ask for a gradient: here all do, or none.
-        floating = (_asking(each) if learns else each.detach() for each in given[:4])
-        given = (*floating, *given[4:])
+        # torch also specializes to the arguments that require a gradient: here all do, or none.
+        floating = (_requiring(x) if has_gradient else x.detach() for x in arguments[:4])
+        arguments = (*floating, *arguments[4:])
         limits = {"recompile_limit": VARIANTS, "fail_on_recompile_limit_hit": True}
-        with torch._dynamo.config.patch(limits), torch.set_grad_enabled(learns):
-            return self._core(*given)
+        with torch._dynamo.config.patch(limits), torch.set_grad_enabled(has_gradient):
+            return self._core(*arguments)
 
-    def _prime(self, dtype: torch.dtype, learns: bool, device: torch.device) -> None:
-        """Compile a variant on sizes that all differ, so that none are taken for the same size."""
+    def _prime(self, dtype: torch.dtype, has_gradient: bool, device: torch.device) -> None:
+        """Compile a variant on sizes that all differ, so that torch assumes no equal sizes."""
         started, runs = time.perf_counter(), self._runs
         wide = _wide(dtype)
-        given = (
+        arguments = (
             torch.zeros(2, 3, 5, dtype=dtype, device=device),
             torch.zeros(2, 7, 5, dtype=dtype, device=device),
             torch.zeros(2, 7, 11, dtype=dtype, device=device),
@@ -135,16 +144,16 @@ class Compiled:
             torch.tensor(1.0, dtype=torch.float64, device=device),
         )
         with warnings.catch_warnings():
-            # the compiler warns of its own imports, which is no business of whoever calls us
+            # the compiler warns of its own imports, which a caller cannot change
             warnings.simplefilter("ignore")
-            out = self._enter(given, learns)
-            if learns:
+            out = self._enter(arguments, has_gradient)
+            if has_gradient:
                 out.sum().backward()
         self._runs = runs
         self._seconds += time.perf_counter() - started
 
     def _backend(self, graph: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
-        """Compile with inductor, and count the runs of what comes out."""
+        """Compile with inductor, and count the runs of the compiled code."""
         from torch._inductor.compile_fx import compile_fx
 
         compiled: Any = compile_fx(graph, inputs)
@@ -161,7 +170,7 @@ def _wide(dtype: torch.dtype) -> torch.dtype:
 
 
 def _bias(attn_mask: torch.Tensor | None, query: torch.Tensor, keys: int) -> torch.Tensor:
-    """The mask as numbers to add, in the type to compute in, one for each pair."""
+    """Return the mask as numbers to add, in the type to compute in, one for each pair."""
     wide = _wide(query.dtype)
     if attn_mask is None:
         attn_mask = torch.zeros((), dtype=wide, device=query.device)
@@ -178,38 +187,58 @@ def _last(
     return place % max(queries, 1) if is_causal else torch.full_like(place, keys)
 
 
-def _grown(x: Float[torch.Tensor, "a b c"], filler: float = 0.0) -> Float[torch.Tensor, "..."]:
-    """Make every size at least two: a group, row, key or channel more that nobody reads."""
+def _padded(x: Float[torch.Tensor, "a b c"], filler: float = 0.0) -> Float[torch.Tensor, "..."]:
+    """Pad every size to at least two, by a group, row, key or channel that no result uses."""
     missing = [max(0, 2 - size) for size in reversed(x.shape)]
     if any(missing):
-        x = torch.nn.functional.pad(x, [n for each in missing for n in (0, each)], value=filler)
+        widths = [width for count in missing for width in (0, count)]
+        x = torch.nn.functional.pad(x, widths, value=filler)
     return x.contiguous()
 
 
-def _asking(x: torch.Tensor) -> torch.Tensor:
-    """A tensor that asks for a gradient, whether or not it is used."""
+def _requiring(x: torch.Tensor) -> torch.Tensor:
+    """Return a tensor that requires a gradient, whether or not it is used."""
     return x if x.requires_grad else x.detach().requires_grad_()
 
 
 def unavailable() -> str | None:
-    """Why nothing can be compiled for this CPU, or `None`."""
+    """Return the reason why nothing can be compiled for this CPU, or None."""
     compiler = os.environ.get("CXX", "g++")
     if shutil.which(compiler) is None:
-        return f"no C++ compiler ({compiler}; the variable CXX names another)"
+        return f"no C++ compiler {compiler}: install one, or set CXX to the name of another"
     if not Path(sysconfig.get_path("include"), "Python.h").is_file():
-        return "no C headers of Python (Python.h)"
+        return "no C headers of Python (Python.h): install Python's development files"
     return None
 
+
+UNCOUNTED = Deviation(
+    law="gradients-are-those-of-the-numbers-of-the-forward-pass",
+    reason=(
+        "inductor saves a view of an argument without autograd's count of changes, so an argument "
+        "that is overwritten before the backward pass gives gradients of the new numbers without "
+        "an error (seen in torch 2.13.0)"
+    ),
+    link="docs/findings.md#overwritten-before-the-backward-pass",
+    # in 16 bits the backward pass reads wider copies
+    applies=lambda case: case.backward and case.dtype in (torch.float64, torch.float32),
+    example=Case(
+        batch=2, queries=2, keys=2, d_head=2, d_value=2, dtype=torch.float32, backward=True
+    ),
+)
+"""A bug of the compiler; the same function under `aot_eager` raises."""
 
 _CPU = Compiled()
 
 IMPLEMENTATION = Implementation(
     name="compiled",
     attention=cast(Attention, _CPU),
-    features=frozenset({Feature.MASK, Feature.CAUSAL, Feature.GQA, Feature.BACKWARD}),
+    features=frozenset(
+        {Feature.MASK, Feature.CAUSAL, Feature.GQA, Feature.BACKWARD, Feature.VALIDATES}
+    ),
     dtypes=(torch.float64, torch.float32, torch.float16, torch.bfloat16),
     unavailable=unavailable,
-    # 0 · NaN: a weight of zero does not keep out what stands in a value.
-    profile=Profile(masked_nonfinite=MaskedNonfinite.PROPAGATES),
+    # 0 · NaN is NaN: a weight of zero does not block NaN in a value.
+    profile=Profile(masked_values=MaskedNonfinite.PROPAGATES),
+    deviations=(UNCOUNTED,),
     counters=_CPU.counters,
 )

@@ -1,4 +1,4 @@
-"""torch's attention kernels for CPUs: what they refuse, how they round, what they get wrong.
+"""torch's attention kernels for CPUs: their refusals, their roundings and their known bugs.
 
 Everything here was found by experiment with torch 2.13.0, and tried with 2.11.0.
 """
@@ -20,25 +20,23 @@ from attnspec.spec import (
 
 NEGATIVE_SCALE_LAW = "negative-and-zero-scale"
 VISIBLE_NAN_LAW = "a-visible-nan-stays-visible"
-UNEQUAL_LAW = "keys-and-values-of-unequal-number-are-refused"
-PROBABILITY_LAW = "a-probability-lies-between-zero-and-one"
 NO_KEYS_LAW = "no-keys-give-zeros-whatever-the-queries"
 MASK_DTYPE_LAW = "a-float-mask-of-another-dtype-is-read-or-refused"
-"""The laws that find the known mistakes."""
+"""The laws that detect the known bugs."""
 
-ANSWERS_EARLY = torch.__version__ >= "2.12"
-"""Calls in which something is empty are answered before a kernel is chosen; 2.11.0 did not."""
+RETURNS_EARLY = torch.__version__ >= "2.12"
+"""True for versions of torch that choose no kernel for calls with an empty tensor; 2.11.0 did."""
 
 BLOCK_OF_KEYS = 512
-"""Keys that the flash kernel takes at once."""
+"""Keys in one block of the flash kernel."""
 
 
 def flash_refuses(case: Case) -> str | None:
-    """Why the CPU flash kernel does not take a case, or `None`."""
+    """Return the reason why the CPU flash kernel does not take a case, or None."""
     if case.dropout_p > 0:
         return "the flash kernel has no dropout"
     if min(case.batch, case.heads, case.queries, case.keys) == 0:
-        return None if ANSWERS_EARLY else "the flash kernel needs a number to work on"
+        return None if RETURNS_EARLY else "the flash kernel takes no empty tensor"
     if case.mask_gradient:
         return "the flash kernel has no gradient of a mask"
     if case.d_head != case.d_value:
@@ -56,26 +54,29 @@ def flash_refuses(case: Case) -> str | None:
 
 
 def _apart(layout: Layout, length: int, channels: int) -> bool:
-    """True where a layout gives the last axis a stride other than one."""
+    """Return whether a layout gives the last axis a stride other than one."""
     if layout is Layout.TRANSPOSED:
         return length > 1 and channels > 1
     return layout is Layout.SLICED or (layout is Layout.ODD_STRIDES and channels == 1)
 
 
 def lanes(dtype: torch.dtype) -> int:
-    """How many numbers a vector register of this CPU holds while it computes in a storage type."""
+    """Return the numbers that a vector register of this CPU holds in computations of a dtype."""
     register = 64 if torch.backends.cpu.get_cpu_capability().startswith("AVX512") else 32
     return register // (8 if dtype == torch.float64 else 4)
 
 
 def partial_writes(queries: int, keys: int) -> tuple[int, int]:
-    """How often the flash kernel adds to dQ (once per block of keys), dK, dV (of queries)."""
+    """Return the writes of the flash kernel to dQ (one per block of keys), and to dK and dV.
+
+    It writes to dK and dV once per block of queries.
+    """
     block_of_queries = 256 if queries >= 768 else 64 if queries >= 192 else 32
     return max(1, -(-keys // BLOCK_OF_KEYS)), max(1, -(-queries // block_of_queries))
 
 
 def negative_causal(case: Case) -> bool:
-    """True where the flash kernel multiplies the causal mask's minus infinity by a scale ≤ 0."""
+    """Return whether the flash kernel multiplies the causal minus infinity by a scale ≤ 0."""
     if case.scale is None or case.scale > 0 or not case.is_causal:
         return False
     hides = min(case.batch, case.heads, case.queries, case.d_value) > 0 and case.keys > 1
@@ -83,20 +84,15 @@ def negative_causal(case: Case) -> bool:
 
 
 def loses_nan(case: Case) -> bool:
-    """True where the flash kernel takes the maximum of a row in a loop that passes over NaN."""
+    """Return whether the flash kernel takes a row's maximum in a loop that skips NaN."""
     return case.mask is None and 0 < case.keys < lanes(case.dtype) and flash_refuses(case) is None
 
 
-def counts_values_only(case: Case) -> bool:
-    """True where the flash kernel would be called without a mask: it counts the values alone."""
-    return flash_refuses(case.but(mask=None)) is None
-
-
 def misreads_mask(case: Case) -> bool:
-    """True where the flash kernel loads a float32 mask as if it were of float64.
+    """Return whether the flash kernel loads a float32 mask as if it were float64.
 
-    It does so two registers of float64 at a time; the remainder of a row is read number by number,
-    and rightly.
+    It does so two registers of float64 at a time; it reads the remainder of a row number by
+    number, correctly.
     """
     if case.mask is None or case.mask.kind is not MaskKind.FLOAT or case.dtype != torch.float64:
         return False
@@ -106,22 +102,21 @@ def misreads_mask(case: Case) -> bool:
 
 
 def sums_queries(case: Case) -> bool:
-    """True where the answer without keys is zero times the sum of all queries, which overflows."""
+    """Return whether the result without keys is zero times the sum of all queries.
+
+    The sum may overflow, unless it has one term.
+    """
     elements = case.batch * case.heads * case.queries
     return case.keys == 0 and elements * case.d_value > 0 and elements * case.d_head > 1
 
 
-def drops_by_math(case: Case) -> bool:
-    """True where the math kernel is called, which takes what is no probability for zero."""
-    return flash_refuses(case.but(dropout_p=0.0)) is not None
-
-
 PROFILE = Profile(
-    # 0 · NaN: a weight of zero does not keep out what stands in a value.
-    masked_nonfinite=MaskedNonfinite.PROPAGATES,
-    # In 16 bits the kernel takes a fast exponential for the weights, whose relative error is
-    # 1.15e-4 at most on 3943 arguments between -5 and 0 (torch 2.13.0): below 2^-13. It shows
-    # in the log-sum-exp that the kernel hands to its backward pass.
+    # 0 · NaN is NaN: a weight of zero does not block NaN in a value.
+    masked_keys=MaskedNonfinite.PROPAGATES,
+    masked_values=MaskedNonfinite.PROPAGATES,
+    # In 16 bits the kernel uses a fast exponential for the weights, whose relative error is
+    # 1.15e-4 at most on 3943 arguments between -5 and 0 (torch 2.13.0): below 2^-13. It is
+    # visible in the log-sum-exp that the kernel passes to its backward pass.
     rounding=Rounding(partial_writes=partial_writes, weight_exp_error=2.0**-13 * 2.0**24),
 )
 SQUARE = Case(queries=2, keys=2, d_head=1, d_value=1)
@@ -136,20 +131,8 @@ SUMMED = Deviation(
     applies=sums_queries,
     example=SQUARE.but(keys=0),
 )
-"""A mistake made before a kernel is chosen."""
-BEFORE_KERNELS = (SUMMED,) if ANSWERS_EARLY else ()
-
-NO_PROBABILITY = Deviation(
-    law=PROBABILITY_LAW,
-    reason=(
-        "a dropout probability that is negative or NaN drops nothing, without an error "
-        "(seen in torch 2.13.0 on a CPU)"
-    ),
-    link="docs/findings.md#no-probability",
-    applies=lambda case: True,
-    example=SQUARE,
-)
-"""The math kernel compares the probability with zero, and goes on without dropout."""
+"""A bug in the code that runs before a kernel is chosen."""
+BEFORE_KERNELS = (SUMMED,) if RETURNS_EARLY else ()
 
 DEVIATIONS = (
     *BEFORE_KERNELS,
@@ -169,16 +152,6 @@ DEVIATIONS = (
         link="docs/findings.md#a-query-of-nan-gives-zeros",
         applies=loses_nan,
         example=SQUARE,
-    ),
-    Deviation(
-        law=UNEQUAL_LAW,
-        reason=(
-            "keys without values are passed over, and where values outnumber keys the memory "
-            "behind the keys is read (seen in torch 2.13.0 on a CPU)"
-        ),
-        link="docs/findings.md#unequal-keys-and-values",
-        applies=counts_values_only,
-        example=Case(queries=2, keys=3, d_head=2, d_value=2),
     ),
     Deviation(
         law=MASK_DTYPE_LAW,

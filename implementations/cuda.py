@@ -1,4 +1,4 @@
-"""What the implementations for CUDA devices have in common."""
+"""Helpers that the implementations for CUDA devices share."""
 
 import torch
 
@@ -9,11 +9,11 @@ ACCUMULATOR = 2.0**-22
 
 
 def no_device() -> str | None:
-    """Why nothing can run on a CUDA device here, or `None`."""
+    """Return the reason why nothing can run on a CUDA device here, or None."""
     return None if torch.cuda.is_available() else "no CUDA device"
 
 
 def empty(case: Case) -> bool:
-    """True where some tensor of the case holds nothing."""
+    """Return whether a tensor of the case has no elements."""
     lengths = (case.batch, case.heads, case.queries, case.keys, case.d_head, case.d_value)
     return min(lengths) == 0

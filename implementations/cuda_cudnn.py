@@ -31,7 +31,7 @@ def attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Float[torch.Tensor, "batch heads queries d_value"]:
-    """Call torch's function with this kernel alone allowed."""
+    """Call torch's function with only this kernel enabled."""
     with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
         return scaled_dot_product_attention(
             query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
@@ -39,7 +39,7 @@ def attention(
 
 
 def supports(case: Case) -> str | None:
-    """Why the kernel refuses a case, or `None`."""
+    """Return the reason why the kernel refuses a case, or None."""
     if empty(case):
         return "the kernel takes no empty tensor"
     if max(case.d_head, case.d_value) > 128:
@@ -67,7 +67,8 @@ IMPLEMENTATION = Implementation(
     supports=supports,
     unavailable=no_device,
     profile=Profile(
-        masked_nonfinite=MaskedNonfinite.PROPAGATES,
+        masked_keys=MaskedNonfinite.PROPAGATES,
+        masked_values=MaskedNonfinite.PROPAGATES,
         rounding=Rounding(accumulator=ACCUMULATOR),
         deterministic=False,  # the backward pass adds to dQ in no fixed order
     ),

@@ -1,6 +1,6 @@
-"""Attention as an operator of one's own: registered with torch, with its shapes and its gradient.
+"""Attention as a custom operator, registered with torch together with its shapes and gradient.
 
-`torch.compile` treats such an operator as one opaque step: what it has to know is registered.
+`torch.compile` treats such an operator as one opaque step and uses the registered shapes.
 """
 
 import math
@@ -29,12 +29,12 @@ def forward(
         key: likewise.
         value: likewise.
         bias: added to the scaled scores; minus infinity where a row may not read a key.
-        is_causal: a row reads the keys up to its own place.
+        is_causal: a row reads the keys up to its own position.
         scale: multiplies the scores.
     """
     scores, visible = _scores(query, key, bias, is_causal, scale)
     empty = ~visible.any(dim=-1, keepdim=True)
-    # not from the log-sum-exp, whose rounding is as large as the scores are
+    # not from the log-sum-exp, whose rounding error grows with the scores
     weights = scores.masked_fill(empty, 0.0).softmax(dim=-1).masked_fill(empty, 0.0)
     return (weights @ value.to(weights.dtype)).to(value.dtype), scores.logsumexp(dim=-1)
 
@@ -48,7 +48,7 @@ def _(
     is_causal: bool,
     scale: float,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """What comes out has these shapes, without anything being computed."""
+    """Return tensors of the shapes of `forward`'s results, without computing them."""
     rows = query.shape[:3]
     return value.new_empty(*rows, value.shape[3]), query.new_empty(rows, dtype=_wide(query.dtype))
 
@@ -65,7 +65,7 @@ def backward(
     is_causal: bool,
     scale: float,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Build the weights anew from the log-sum-exp, and take the gradients from them.
+    """Recompute the weights from the log-sum-exp, and compute the gradients from them.
 
     Args:
         grad_out: the incoming gradient.
@@ -73,7 +73,7 @@ def backward(
         key: likewise.
         value: likewise.
         bias: likewise.
-        out: what `forward` returned.
+        out: the output of `forward`.
         lse: likewise.
         is_causal: as given to `forward`.
         scale: likewise.
@@ -87,7 +87,7 @@ def backward(
     wide = weights.dtype
     d_out, v = grad_out.to(wide), value.to(wide)
     d_weights = d_out @ v.mT
-    # the row sum of dP · P, which is also that of dO · O: in full precision from the weights
+    # the row sum of dP · P equals the row sum of dO · O; from the weights it has full precision
     d_scores = weights * (d_weights - (weights * d_weights).sum(dim=-1, keepdim=True))
     return (
         (scale * (d_scores @ key.to(wide))).to(query.dtype),
@@ -109,7 +109,7 @@ def _(
     is_causal: bool,
     scale: float,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The gradients have the shapes of what they belong to."""
+    """Return tensors of the shapes of `backward`'s results, without computing them."""
     scores = query.new_empty(*query.shape[:3], key.shape[2], dtype=lse.dtype)
     return (
         torch.empty_like(query, memory_format=torch.contiguous_format),
@@ -119,27 +119,27 @@ def _(
     )
 
 
-def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, torch.Tensor]) -> None:
-    """Keep for the backward pass what it needs, and mark what has no gradient."""
+def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, torch.Tensor]) -> None:
+    """Save the tensors that the backward pass needs, and mark the log-sum-exp as constant."""
     query, key, value, bias, ctx.is_causal, ctx.scale = inputs
     ctx.save_for_backward(query, key, value, bias, *output)
     ctx.mark_non_differentiable(output[1])
     ctx.set_materialize_grads(False)
 
 
-def _hand_back(ctx: Any, grad_out: torch.Tensor | None, _: Any) -> tuple[Any, ...]:
+def _backpropagate(ctx: Any, grad_out: torch.Tensor | None, _: Any) -> tuple[Any, ...]:
     """Pass the gradients to autograd, in the order of the arguments."""
     query, key, value, bias, out, lse = ctx.saved_tensors
     if grad_out is None:
         return (None,) * 6
-    found = backward(grad_out, query, key, value, bias, out, lse, ctx.is_causal, ctx.scale)
+    gradients = backward(grad_out, query, key, value, bias, out, lse, ctx.is_causal, ctx.scale)
     d_bias = None
     if bias is not None and ctx.needs_input_grad[3]:
-        d_bias = found[3].sum_to_size(bias.shape).to(bias.dtype)
-    return *found[:3], d_bias, None, None
+        d_bias = gradients[3].sum_to_size(bias.shape).to(bias.dtype)
+    return *gradients[:3], d_bias, None, None
 
 
-forward.register_autograd(_hand_back, setup_context=_keep)
+forward.register_autograd(_backpropagate, setup_context=_save)
 
 
 def _wide(dtype: torch.dtype) -> torch.dtype:
@@ -153,7 +153,7 @@ def _scores(
     is_causal: bool,
     scale: float,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Scaled scores, minus infinity where a row may not read, and where it may."""
+    """Return the scaled scores, minus infinity at hidden keys, and the visible pairs."""
     wide = _wide(query.dtype)
     scores = scale * (query.to(wide) @ key.to(wide).mT)
     visible = torch.ones(scores.shape[-2:], dtype=torch.bool, device=query.device)
@@ -178,7 +178,7 @@ def attention(
     """Attend by the registered operator.
 
     Raises:
-        ValueError: for shapes that do not fit together, and for dropout.
+        ValueError: if shapes do not fit together, or dropout is requested.
     """
     check(query, key, value, attn_mask, enable_gqa=enable_gqa)
     if dropout_p:
@@ -199,9 +199,11 @@ def attention(
 IMPLEMENTATION = Implementation(
     name="custom_op",
     attention=cast(Attention, attention),
-    features=frozenset({Feature.MASK, Feature.CAUSAL, Feature.GQA, Feature.BACKWARD}),
+    features=frozenset(
+        {Feature.MASK, Feature.CAUSAL, Feature.GQA, Feature.BACKWARD, Feature.VALIDATES}
+    ),
     dtypes=(torch.float64, torch.float32, torch.float16, torch.bfloat16),
-    # 0 · NaN: a weight of zero does not keep out what stands in a value.
-    profile=Profile(masked_nonfinite=MaskedNonfinite.PROPAGATES),
+    # 0 · NaN is NaN: a weight of zero does not block NaN in a value.
+    profile=Profile(masked_values=MaskedNonfinite.PROPAGATES),
     extras=frozenset({Extra.COMPILE, Extra.OPCHECK}),
 )

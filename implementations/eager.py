@@ -1,4 +1,4 @@
-"""Attention as a textbook writes it: two matrix products and a softmax, in the storage type."""
+"""Textbook attention: two matrix products and a softmax, in the storage type."""
 
 from typing import cast
 
@@ -40,26 +40,26 @@ def attention(
         Float[torch.Tensor, "batch heads queries"],
     ]
 ):
-    """Mix values by how well each query matches the keys that it may read.
+    """Return a mean of values for each query, weighted by a softmax of its scores.
 
     Args:
         query: floating point, like key and value.
         key: as many heads as `query`, or with `enable_gqa` a divisor of them.
         value: one row per key.
-        attn_mask: bool, true where a query may read a key, or added to the scaled scores.
+        attn_mask: bool, true if a query may read a key, or added to the scaled scores.
         dropout_p: the probability of dropping a weight.
         is_causal: a query may read the keys that do not follow it; with a mask both apply.
-        scale: multiplies the scores; ``d_head ** -0.5`` where not given.
-        enable_gqa: let runs of query heads share a key/value head.
-        window: how many keys before and after its own place a query may read; None is unbounded.
+        scale: multiplies the scores; ``d_head ** -0.5`` by default.
+        enable_gqa: let groups of query heads share a key/value head.
+        window: the number of keys before and after its own position that a query may read; None is
+            unbounded.
         softcap: bounds the scaled scores; positive, or None.
         sinks: one more logit per head, which takes weight and has no value.
-        alibi_slopes: what a score loses, per head, for each place between query and key.
+        alibi_slopes: per head, the loss of a score for each place between query and key.
         return_lse: return the logarithm of the sum of exponentials too, never in 16 bit.
 
     Raises:
-        ValueError: for shapes that do not fit together, naming them, and for options that have
-            no reading.
+        ValueError: if shapes do not fit together, or an option has no meaning; names them.
     """
     check(query, key, value, attn_mask, enable_gqa=enable_gqa)
     check_options(query, window=window, softcap=softcap, sinks=sinks, alibi_slopes=alibi_slopes)
@@ -91,11 +91,11 @@ def attention(
         visible = visible & (attn_mask != -torch.inf)
 
     # WEIGHTS
-    # By what may be read and not by what came out: a NaN that may be read has to stay one.
+    # Mask by visibility, not by the resulting weights: NaN at a visible key must stay NaN.
     scores = scores.masked_fill(~visible, -torch.inf)
     if sinks is not None:
         logits = _per_head(sinks, scores).expand(*scores.shape[:3], 1)
-        # minus infinity is no sink: a row that reads nothing else is empty
+        # a sink of minus infinity is no sink: a row without a visible key is empty
         visible = torch.cat([visible.expand(scores.shape), logits != -torch.inf], dim=-1)
         scores = torch.cat([scores, logits], dim=-1)
     empty = ~visible.any(dim=-1, keepdim=True)
@@ -118,24 +118,25 @@ def check_options(
     sinks: torch.Tensor | None,
     alibi_slopes: torch.Tensor | None,
 ) -> None:
-    """Refuse options that have no reading.
+    """Refuse options without a meaning.
 
     Raises:
-        ValueError: naming the option.
+        ValueError: if an option has none; names it.
     """
     if window is not None and any(side is not None and side < 0 for side in window):
         raise ValueError(f"window must not be negative, got {window}")
     if softcap is not None and not 0 < softcap < float("inf"):
         raise ValueError(f"softcap must be positive and finite, got {softcap}")
-    for name, each in (("sinks", sinks), ("alibi_slopes", alibi_slopes)):
-        if each is not None and tuple(each.shape) != (query.shape[1],):
-            raise ValueError(f"{name} must have one number per head, got shape {tuple(each.shape)}")
+    for name, numbers in (("sinks", sinks), ("alibi_slopes", alibi_slopes)):
+        if numbers is not None and tuple(numbers.shape) != (query.shape[1],):
+            shape = tuple(numbers.shape)
+            raise ValueError(f"{name} must have one number per head, got shape {shape}")
 
 
 def _per_head(
     numbers: Float[torch.Tensor, " heads"], scores: torch.Tensor
 ) -> Float[torch.Tensor, "1 heads 1 1"]:
-    """One number per head in the type of the scores, to be combined with them."""
+    """Return one number per head in the type of the scores, in a shape that broadcasts to them."""
     return numbers.to(scores.dtype)[None, :, None, None]
 
 
@@ -146,8 +147,8 @@ IMPLEMENTATION = Implementation(
     dtypes=(torch.float64, torch.float32, torch.float16, torch.bfloat16),
     extras=frozenset({Extra.COMPILE, Extra.VMAP}),
     profile=Profile(
-        # 0 · NaN: a weight of zero does not keep out what stands in a value.
-        masked_nonfinite=MaskedNonfinite.PROPAGATES,
+        # 0 · NaN is NaN: a weight of zero does not block NaN in a value.
+        masked_values=MaskedNonfinite.PROPAGATES,
         rounding=Rounding(level=RoundingLevel.EAGER),
     ),
 )

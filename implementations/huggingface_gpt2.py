@@ -12,16 +12,16 @@ from attnspec.spec import GPT2Config, ModelFeature, ModelImplementation
 
 
 class HuggingFaceGPT2:
-    """A `GPT2LMHeadModel` that computes with the tensors that it was given.
+    """A `GPT2LMHeadModel` that computes with the tensors of a state dict, not with copies.
 
-    They are no copies: gradients flow to those that ask for them.
+    So the tensors that require gradients receive them.
     """
 
     def __init__(self, config: GPT2Config, state_dict: Mapping[str, torch.Tensor]) -> None:
-        """Make the module without memory of its own, and check that every parameter is given.
+        """Make the module without allocating parameters, and check that every one is given.
 
         Raises:
-            ValueError: for a parameter that is missing, extra or misshapen, naming it.
+            ValueError: if a parameter is missing, extra or misshapen; names it.
         """
         import transformers
 
@@ -47,19 +47,19 @@ class HuggingFaceGPT2:
         position_ids: Int[torch.Tensor, "batch length"] | None = None,
         output_hidden_states: bool = False,
     ) -> Any:
-        """Give one logit per token that may follow; with a cache or states, a tuple."""
+        """Return one logit per token that may follow; with a cache or states, a tuple."""
         past = 0 if cache is None else cache.get_seq_length()
         if position_ids is not None and attention_mask is None:
-            # Without a mask, positions that do not count up are taken for packed sequences.
+            # Without a mask, Hugging Face reads positions that do not count up as packed sequences.
             shape = (input_ids.shape[0], past + input_ids.shape[1])
             attention_mask = torch.ones(shape, dtype=torch.int64, device=input_ids.device)
-        kept = None if cache is None else self._copied(cache)
+        copied_cache = None if cache is None else self._copied(cache)
         output = torch.func.functional_call(
             self.module,
             self.parameters,
             (input_ids,),
             {
-                "past_key_values": kept,
+                "past_key_values": copied_cache,
                 "attention_mask": attention_mask,
                 "position_ids": position_ids,
                 "use_cache": cache is not None,
@@ -74,29 +74,29 @@ class HuggingFaceGPT2:
         return tuple(result) if len(result) > 1 else result[0]
 
     def empty_cache(self) -> Any:
-        """Start a cache for this model."""
+        """Return an empty cache for this model."""
         import transformers
 
         return transformers.DynamicCache(config=self.config)
 
     def _copied(self, cache: Any) -> Any:
-        """A cache that may grow: Hugging Face extends the one it is given."""
+        """Return a copy of a cache, because Hugging Face extends its argument in place."""
         copy = self.empty_cache()
         if cache.get_seq_length():
-            for layer, kept in enumerate(cache.layers):
-                copy.update(kept.keys, kept.values, layer)
+            for number, layer in enumerate(cache.layers):
+                copy.update(layer.keys, layer.values, number)
         return copy
 
 
 def _checked(
     module: torch.nn.Module, state_dict: Mapping[str, torch.Tensor]
 ) -> dict[str, torch.Tensor]:
-    wanted = dict(module.named_parameters())
-    missing = [name for name in wanted if name not in state_dict]
-    extra = [name for name in state_dict if name not in wanted]
+    parameters = dict(module.named_parameters())
+    missing = [name for name in parameters if name not in state_dict]
+    extra = [name for name in state_dict if name not in parameters]
     if missing or extra:
         raise ValueError(f"{(missing + extra)[0]}: {'missing' if missing else 'no such parameter'}")
-    for name, parameter in wanted.items():
+    for name, parameter in parameters.items():
         if state_dict[name].shape != parameter.shape:
             shapes = f"{tuple(parameter.shape)}, got {tuple(state_dict[name].shape)}"
             raise ValueError(f"{name}: must have shape {shapes}")
@@ -104,7 +104,7 @@ def _checked(
 
 
 def supports(config: GPT2Config) -> str | None:
-    """Why a configuration is refused, or `None`."""
+    """Return the reason why a configuration is refused, or None."""
     from transformers.activations import ACT2FN
 
     if config.reorder_and_upcast_attn:
@@ -115,8 +115,9 @@ def supports(config: GPT2Config) -> str | None:
 
 
 def unavailable() -> str | None:
-    """Why the model cannot be made here, or `None`."""
-    return None if importlib.util.find_spec("transformers") else "transformers is not installed"
+    """Return the reason why the model cannot be made here, or None."""
+    is_installed = importlib.util.find_spec("transformers")
+    return None if is_installed else "transformers is not installed: pip install attnspec[gpt2]"
 
 
 IMPLEMENTATION = ModelImplementation(

@@ -12,11 +12,11 @@ from attnspec.spec import NextLogits, SamplerImplementation, Sampling
 
 
 def check(sampling: Sampling) -> None:
-    """Refuse what the library lets through.
+    """Refuse invalid settings that the library accepts.
 
     Raises:
-        ValueError: for a `top_p` of zero or NaN, which the library reads as "one token" and "no
-            filter", and for a `top_k` of zero, which is "no filter" to its `generate`.
+        ValueError: if `top_p` is zero or NaN, which the library reads as "one token" and "no
+            filter", or if `top_k` is zero, which is "no filter" to its `generate`.
     """
     if sampling.top_p is not None and not 0 < sampling.top_p <= 1:
         raise ValueError(f"top_p must lie in (0, 1], got {sampling.top_p}")
@@ -27,7 +27,7 @@ def check(sampling: Sampling) -> None:
 def probabilities(
     logits: Float[torch.Tensor, " vocab"], sampling: Sampling
 ) -> Float[torch.Tensor, " vocab"]:
-    """Apply the library's processors in the order in which `generate` puts them, then softmax."""
+    """Apply the library's processors in the order of `generate`, then softmax."""
     from transformers.generation import logits_process
 
     check(sampling)
@@ -38,8 +38,8 @@ def probabilities(
         processors.append(logits_process.TopKLogitsWarper(sampling.top_k))
     if sampling.top_p is not None:
         processors.append(logits_process.TopPLogitsWarper(sampling.top_p))
-    before: Any = torch.empty(1, 0, dtype=torch.long)
-    scores: torch.Tensor = processors(before, logits[None])
+    no_ids: Any = torch.empty(1, 0, dtype=torch.long)
+    scores: torch.Tensor = processors(no_ids, logits[None])
     return scores.softmax(-1)[0]
 
 
@@ -52,7 +52,7 @@ def generate(
     sampling: Sampling | None = None,
     seed: int = 0,
 ) -> list[int]:
-    """Call the library's `generate`; its generator is the global one, which is put back."""
+    """Call the library's `generate`, and restore the global random state that it uses."""
     from transformers import GenerationConfig
 
     options: dict[str, Any] = {"do_sample": False}
@@ -79,13 +79,13 @@ def generate(
             ids, attention_mask=torch.ones_like(ids), generation_config=configuration
         )
     new: list[int] = out[0, len(prompt) :].tolist()
-    # the library returns the stop token too
+    # the library also returns the stop token
     return new[:-1] if new and new[-1] in stop_tokens else new
 
 
 @functools.cache
 def _scripted_model() -> Any:
-    """The class of a model whose logits come from a function of the ids so far."""
+    """Return the class of a model whose logits come from a function of the ids so far."""
     from transformers import GenerationMixin, PretrainedConfig, PreTrainedModel
     from transformers.modeling_outputs import CausalLMOutput
 
@@ -99,7 +99,7 @@ def _scripted_model() -> Any:
         def __init__(self, next_logits: NextLogits) -> None:
             super().__init__(Config())
             self.next_logits = next_logits
-            # `generate` asks the parameters for the device.
+            # `generate` reads the device from the parameters.
             self.anchor = torch.nn.Parameter(torch.zeros(()), requires_grad=False)
 
         def forward(self, input_ids: torch.Tensor, **unused: Any) -> Any:
@@ -116,16 +116,16 @@ def _scripted_model() -> Any:
             is_first_iteration: bool | None = False,
             **unused: Any,
         ) -> dict[str, torch.Tensor]:
-            # all ids each time: there is no cache, and no padding for the mask to speak of
+            # all ids each time: there is no cache, and no padding, so no need for the mask
             return {"input_ids": input_ids}
 
     return Scripted
 
 
 def unavailable() -> str | None:
-    """Why this cannot run here, or `None`."""
-    found = importlib.util.find_spec("transformers")
-    return None if found else "transformers is not installed: pip install attnspec[gpt2]"
+    """Return the reason why this cannot run here, or None."""
+    is_installed = importlib.util.find_spec("transformers")
+    return None if is_installed else "transformers is not installed: pip install attnspec[gpt2]"
 
 
 SAMPLER = SamplerImplementation(

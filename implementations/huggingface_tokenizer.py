@@ -8,13 +8,13 @@ from attnspec.spec import TokenizerImplementation, Vocabulary
 
 
 class HuggingFaceTokenizer:
-    """`GPT2Tokenizer`, which on its own drops ids that it does not know without a word."""
+    """A `GPT2Tokenizer` that rejects unknown ids, which the library silently drops."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
-        """Load the vocabulary; its special token is the one that ends a text."""
+        """Load the vocabulary, with its special token as the end of a text."""
         from transformers import GPT2Tokenizer
 
-        merges: Any = vocabulary.merges  # annotated as lines of text, but taken as pairs
+        merges: Any = vocabulary.merges  # annotated as lines of text, but pairs are accepted
         (self.special,) = vocabulary.special_tokens
         self.tokenizer = GPT2Tokenizer(
             vocab=vocabulary.ids,
@@ -26,15 +26,15 @@ class HuggingFaceTokenizer:
 
     @property
     def vocab_size(self) -> int:
-        """How many ids there are."""
+        """The number of ids."""
         return len(self.tokenizer)
 
     def encode(self, text: str, *, allowed_special: Collection[str] = frozenset()) -> list[int]:
-        """Encode; there is one special token, so that either all are allowed or none is.
+        """Encode; there is one special token, so either all are allowed or none is.
 
         Raises:
-            UnicodeEncodeError: (a `ValueError`) for a lone surrogate; the library's own error says
-                that the text is no text.
+            UnicodeEncodeError: (a `ValueError`) if the text holds a lone surrogate; the library's
+                own error does not name the cause.
         """
         text.encode("utf-8")
         ids: list[int] = self.tokenizer.encode(
@@ -46,9 +46,9 @@ class HuggingFaceTokenizer:
         """Decode, special tokens included.
 
         Raises:
-            ValueError: for an id outside the vocabulary.
+            ValueError: if an id is outside the vocabulary.
         """
-        unknown = [each for each in ids if not 0 <= each < self.vocab_size]
+        unknown = [identifier for identifier in ids if not 0 <= identifier < self.vocab_size]
         if unknown:
             raise ValueError(f"id {unknown[0]} is not in 0..{self.vocab_size - 1}")
         text = self.tokenizer.decode(
@@ -58,9 +58,9 @@ class HuggingFaceTokenizer:
 
 
 def unavailable() -> str | None:
-    """Why this cannot run here, or `None`."""
-    found = importlib.util.find_spec("transformers")
-    return None if found else "transformers is not installed: pip install attnspec[gpt2]"
+    """Return the reason why this cannot run here, or None."""
+    is_installed = importlib.util.find_spec("transformers")
+    return None if is_installed else "transformers is not installed: pip install attnspec[gpt2]"
 
 
 TOKENIZER = TokenizerImplementation(

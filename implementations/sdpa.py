@@ -1,25 +1,18 @@
-"""torch's `scaled_dot_product_attention`, whichever kernel it chooses.
+"""torch's `scaled_dot_product_attention`, with the kernel that torch chooses.
 
-On a CPU that is the flash kernel where that accepts the arguments, else the math kernel.
+On a CPU torch chooses the flash kernel if it accepts the arguments, else the math kernel.
 """
 
-from dataclasses import replace
 from typing import cast
 
 import torch
 
-from attnspec.implementations.cpu_kernels import (
-    DEVIATIONS,
-    NO_PROBABILITY,
-    PROFILE,
-    drops_by_math,
-    flash_refuses,
-)
+from attnspec.implementations.cpu_kernels import DEVIATIONS, PROFILE, flash_refuses
 from attnspec.spec import Attention, Case, Extra, Feature, Implementation
 
 
 def supports(case: Case) -> str | None:
-    """Why neither CPU kernel takes a case, or `None`."""
+    """Return the reason why neither CPU kernel takes a case, or None."""
     if case.mask is not None and case.is_causal:
         refused = flash_refuses(case)
         return f"{refused}, the math kernel no mask together with is_causal" if refused else None
@@ -36,8 +29,5 @@ IMPLEMENTATION = Implementation(
     extras=frozenset({Extra.COMPILE, Extra.VMAP}),
     supports=supports,
     profile=PROFILE,
-    deviations=(
-        *DEVIATIONS,
-        replace(NO_PROBABILITY, applies=drops_by_math, example=Case(d_head=1, d_value=2)),
-    ),
+    deviations=DEVIATIONS,
 )

@@ -21,7 +21,7 @@ def attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Float[torch.Tensor, "batch heads queries d_value"]:
-    """Call torch's function with the flash kernel alone allowed."""
+    """Call torch's function with only the flash kernel enabled."""
     with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
         return scaled_dot_product_attention(
             query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
@@ -29,7 +29,7 @@ def attention(
 
 
 def supports(case: Case) -> str | None:
-    """Why the flash kernel refuses a case, or `None`."""
+    """Return the reason why the flash kernel refuses a case, or None."""
     return flash_refuses(case)
 
 

@@ -7,7 +7,7 @@ from jaxtyping import Bool, Float
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
-from attnspec.implementations.cpu_kernels import BEFORE_KERNELS, NO_PROBABILITY
+from attnspec.implementations.cpu_kernels import BEFORE_KERNELS
 from attnspec.spec import Attention, Case, Extra, Feature, Implementation, MaskedNonfinite, Profile
 
 
@@ -21,7 +21,7 @@ def attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Float[torch.Tensor, "batch heads queries d_value"]:
-    """Call torch's function with the math kernel alone allowed."""
+    """Call torch's function with only the math kernel enabled."""
     with sdpa_kernel(SDPBackend.MATH):
         return scaled_dot_product_attention(
             query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
@@ -29,7 +29,7 @@ def attention(
 
 
 def supports(case: Case) -> str | None:
-    """Why the math kernel refuses a case, or `None`."""
+    """Return the reason why the math kernel refuses a case, or None."""
     if case.mask is not None and case.is_causal:
         return "the math kernel takes no mask together with is_causal"
     return None
@@ -44,7 +44,9 @@ IMPLEMENTATION = Implementation(
     dtypes=(torch.float64, torch.float32, torch.float16, torch.bfloat16),
     extras=frozenset({Extra.COMPILE, Extra.VMAP}),
     supports=supports,
-    # 0 · NaN: a weight of zero does not keep out what stands in a value.
-    profile=Profile(masked_nonfinite=MaskedNonfinite.PROPAGATES),
-    deviations=(*BEFORE_KERNELS, NO_PROBABILITY),
+    # 0 · NaN is NaN: a weight of zero does not block NaN in a value.
+    profile=Profile(
+        masked_keys=MaskedNonfinite.PROPAGATES, masked_values=MaskedNonfinite.PROPAGATES
+    ),
+    deviations=BEFORE_KERNELS,
 )

@@ -10,14 +10,14 @@ if TYPE_CHECKING:
     import tiktoken
 
 GPT2_PATTERN = r"""'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"""
-"""How GPT-2 cuts text into pieces (Radford et al. 2019, released code)."""
+"""The pattern of GPT-2's pieces of text (Radford et al. 2019, released code)."""
 
 
 class TiktokenTokenizer:
-    """tiktoken's `Encoding`, which on its own replaces lone surrogates without a word."""
+    """A tiktoken `Encoding` that rejects lone surrogates, which the library silently replaces."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
-        """Take tiktoken's own GPT-2, or number the tokens of another vocabulary."""
+        """Use tiktoken's own GPT-2, or number the tokens of another vocabulary."""
         import tiktoken
 
         self.encoding = (
@@ -26,14 +26,14 @@ class TiktokenTokenizer:
 
     @property
     def vocab_size(self) -> int:
-        """How many ids there are."""
+        """The number of ids."""
         return self.encoding.n_vocab
 
     def encode(self, text: str, *, allowed_special: Collection[str] = frozenset()) -> list[int]:
-        """Encode; tiktoken takes text that spells a special token as text where it may not be one.
+        """Encode; text that spells a special token is ordinary text unless the token is allowed.
 
         Raises:
-            UnicodeEncodeError: (a `ValueError`) for a lone surrogate.
+            UnicodeEncodeError: (a `ValueError`) if the text holds a lone surrogate.
         """
         text.encode("utf-8")
         return self.encoding.encode(
@@ -44,16 +44,16 @@ class TiktokenTokenizer:
         """Decode.
 
         Raises:
-            ValueError: for an id outside the vocabulary; tiktoken's own errors are of three types.
+            ValueError: if an id is outside the vocabulary; tiktoken's own errors have three types.
         """
         try:
             return self.encoding.decode(ids)
         except (KeyError, OverflowError) as error:
-            raise ValueError(f"an id of {list(ids)} is outside the vocabulary: {error}") from error
+            raise ValueError(f"ids outside the vocabulary in {list(ids)}: {error}") from error
 
 
 def _encoding(vocabulary: Vocabulary) -> "tiktoken.Encoding":
-    """An encoding whose merges follow the ids, as tiktoken requires."""
+    """Return an encoding whose merges follow the ids, as tiktoken requires."""
     import tiktoken
 
     return tiktoken.Encoding(
@@ -69,7 +69,7 @@ def _encoding(vocabulary: Vocabulary) -> "tiktoken.Encoding":
 
 
 def _spelled(token: str) -> bytes:
-    """The bytes of a token that is written in printable characters."""
+    """Return the bytes of a token that is written in printable characters."""
     return bytes(_BYTES[character] for character in token)
 
 
@@ -81,16 +81,16 @@ _BYTES = {chr(byte): byte for byte in _PRINTING} | {
 
 
 def supports(vocabulary: Vocabulary) -> str | None:
-    """Refuse a vocabulary whose ids do not rise with the ranks of its merges."""
+    """Return the reason why a vocabulary is refused, or None if ids rise with merge ranks."""
     ids = vocabulary.ids
     ranked = [ids[left + right] for left, right in vocabulary.merges]
     return None if ranked == sorted(ranked) else "the ids do not rise with the ranks of the merges"
 
 
 def unavailable() -> str | None:
-    """Why this cannot run here, or `None`."""
-    found = importlib.util.find_spec("tiktoken")
-    return None if found else "tiktoken is not installed: pip install attnspec[gpt2]"
+    """Return the reason why this cannot run here, or None."""
+    is_installed = importlib.util.find_spec("tiktoken")
+    return None if is_installed else "tiktoken is not installed: pip install attnspec[gpt2]"
 
 
 TOKENIZER = TokenizerImplementation(

@@ -1,9 +1,10 @@
 """The reference: a GPT-2 that is read top to bottom, and the definition of attention inside it.
 
-In the order in which data flows: `tokenizer`, `embedding`, `block` (`layer_norm`, `heads`,
-`attention` with `masks`, `mlp` with `activation`), `model`, `loss`, `generation`. `cache` keeps
-what was computed, `weights` reads checkpoints, `implementation` puts attention under the contract,
-and `numpy_attention` defines it a second time.
+Start with `gpt2` in `model` and `attention` in `attention`. In the order in which data flows:
+`tokenizer`, `embedding`, `block` (`layer_norm`, `heads`, `attention` with `masks`, `mlp` with
+`activation`), `model`, `loss`, `generation`. `cache` holds the keys and values of earlier tokens,
+`weights` reads checkpoints, `implementation` puts attention under the contract, and
+`scalar_attention` defines it a second time.
 """
 
 from attnspec.reference.generation import generate

@@ -1,4 +1,4 @@
-"""Activations: what bends the line inside the MLP."""
+"""Activations: the nonlinear functions inside the MLP."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -9,7 +9,7 @@ from jaxtyping import Float
 
 
 def gelu_tanh(x: Float[torch.Tensor, "*batch"]) -> Float[torch.Tensor, "*batch"]:
-    r"""Bend each element by the Gaussian error linear unit, in GPT-2's approximation.
+    r"""Apply the Gaussian error linear unit to each element, in GPT-2's approximation.
 
     .. math:: \frac{x}{2} \left(1 + \tanh\left(\sqrt{2 / \pi}\, (x + 0.044715\, x^3)\right)\right)
 
@@ -29,7 +29,7 @@ def gelu_tanh(x: Float[torch.Tensor, "*batch"]) -> Float[torch.Tensor, "*batch"]
 
 
 def gelu_erf(x: Float[torch.Tensor, "*batch"]) -> Float[torch.Tensor, "*batch"]:
-    r"""Bend each element by the exact Gaussian error linear unit, which is not GPT-2's.
+    r"""Apply the exact Gaussian error linear unit to each element, which is not GPT-2's.
 
     .. math:: x\, \Phi(x) = \frac{x}{2} \left(1 + \mathrm{erf}\frac{x}{\sqrt 2}\right)
 
@@ -49,7 +49,7 @@ def gelu_erf(x: Float[torch.Tensor, "*batch"]) -> Float[torch.Tensor, "*batch"]:
 
 
 def silu(x: Float[torch.Tensor, "*batch"]) -> Float[torch.Tensor, "*batch"]:
-    r"""Weigh each element by its own logistic function: x / (1 + exp(-x)).
+    r"""Multiply each element by its own logistic function: x / (1 + exp(-x)).
 
     Args:
         x: dimensionless, finite.
@@ -103,4 +103,4 @@ ACTIVATIONS: Mapping[str, Callable[[torch.Tensor], torch.Tensor]] = MappingProxy
         "linear": lambda x: x,
     }
 )
-"""Every activation of a fixed formula that a checkpoint may ask for, under Hugging Face's names."""
+"""Every activation with a fixed formula that a checkpoint may name, by Hugging Face's names."""

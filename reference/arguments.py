@@ -1,43 +1,47 @@
-"""Bad arguments of an attention call: one clear error each, naming the argument."""
+"""Checks of an attention call: a bad argument raises one error, which names the argument."""
 
 import math
 from collections.abc import Mapping
 
 import torch
+from jaxtyping import Shaped
 
 
 def check_arguments(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attn_mask: torch.Tensor | None,
+    query: Shaped[torch.Tensor, "..."],
+    key: Shaped[torch.Tensor, "..."],
+    value: Shaped[torch.Tensor, "..."],
+    attn_mask: Shaped[torch.Tensor, "..."] | None,
     *,
     dropout_p: float,
     scale: float | None,
     enable_gqa: bool,
     window: tuple[int | None, int | None] | None,
     softcap: float | None,
-    sinks: torch.Tensor | None,
-    alibi_slopes: torch.Tensor | None,
+    sinks: Shaped[torch.Tensor, "..."] | None,
+    alibi_slopes: Shaped[torch.Tensor, "..."] | None,
 ) -> None:
-    """Refuse a call that the contract gives no reading.
+    """Raise an error for a call that has no meaning under the contract.
 
     Args:
-        query: any tensor, and so on, as given to the attention function.
-        key: likewise.
-        value: likewise.
-        attn_mask: likewise.
-        dropout_p: likewise.
-        scale: likewise.
-        enable_gqa: likewise.
-        window: likewise.
-        softcap: likewise.
-        sinks: likewise.
-        alibi_slopes: likewise.
+        query: must be floating point, of shape (batch, heads, queries, d_head).
+        key: must have the dtype and device of `query`, and the shape (batch, kv_heads, keys,
+            d_head), where kv_heads is heads, or divides it.
+        value: must have the dtype and device of `query`, and the shape (batch, kv_heads, keys,
+            d_value).
+        attn_mask: must be bool or floating point, of rank 2 to 4, and broadcastable to (batch,
+            heads, queries, keys); or None.
+        dropout_p: must lie in [0, 1].
+        scale: must be finite, or None.
+        enable_gqa: must be true if kv_heads differs from heads.
+        window: must be ``(left, right)``, each not negative or None; or None.
+        softcap: must be finite and positive, or None.
+        sinks: must be floating point, of shape (heads,), or None.
+        alibi_slopes: must be floating point, of shape (heads,), or None.
 
     Raises:
-        TypeError: for a tensor of the wrong dtype.
-        ValueError: for a shape, a device or a number out of range.
+        TypeError: if a tensor has the wrong dtype.
+        ValueError: if a shape, a device or a number is out of range.
     """
     _check_operands({"query": query, "key": key, "value": value})
     batch, heads, queries, d_head = query.shape
@@ -59,11 +63,11 @@ def check_arguments(
         raise ValueError(f"{heads} heads of query do not share {kv_heads} heads of key evenly")
     if attn_mask is not None:
         _check_mask(attn_mask, (batch, heads, queries, keys))
-    for name, given in (("sinks", sinks), ("alibi_slopes", alibi_slopes)):
-        if given is not None and given.shape != (heads,):
-            raise ValueError(f"{name} must have shape ({heads},), got {tuple(given.shape)}")
-        if given is not None and not given.is_floating_point():
-            raise TypeError(f"{name} must be floating point, got {given.dtype}")
+    for name, per_head in (("sinks", sinks), ("alibi_slopes", alibi_slopes)):
+        if per_head is not None and per_head.shape != (heads,):
+            raise ValueError(f"{name} must have shape ({heads},), got {tuple(per_head.shape)}")
+        if per_head is not None and not per_head.is_floating_point():
+            raise TypeError(f"{name} must be floating point, got {per_head.dtype}")
     if not 0 <= dropout_p <= 1:
         raise ValueError(f"dropout_p must lie in [0, 1], got {dropout_p}")
     if scale is not None and not math.isfinite(scale):
@@ -92,15 +96,15 @@ def _check_operands(operands: Mapping[str, torch.Tensor]) -> None:
             )
 
 
-def _check_mask(attn_mask: torch.Tensor, scores: tuple[int, int, int, int]) -> None:
+def _check_mask(attn_mask: torch.Tensor, scores_shape: tuple[int, int, int, int]) -> None:
     if attn_mask.dtype != torch.bool and not attn_mask.is_floating_point():
         raise TypeError(f"attn_mask must be bool or float, got {attn_mask.dtype}")
     if not 2 <= attn_mask.ndim <= 4:
         raise ValueError(f"attn_mask must have 2 to 4 axes, got {attn_mask.ndim}")
-    fits = scores[4 - attn_mask.ndim :]
-    if any(size not in (1, whole) for size, whole in zip(attn_mask.shape, fits, strict=True)):
+    full_shape = scores_shape[4 - attn_mask.ndim :]
+    if any(size not in (1, full) for size, full in zip(attn_mask.shape, full_shape, strict=True)):
         raise ValueError(
-            f"attn_mask must be broadcastable to (batch, heads, queries, keys) = {scores}, "
+            f"attn_mask must be broadcastable to (batch, heads, queries, keys) = {scores_shape}, "
             f"got {tuple(attn_mask.shape)}"
         )
 

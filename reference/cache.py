@@ -1,4 +1,4 @@
-"""The KV cache: keys and values of earlier tokens, kept so that they are computed once."""
+"""The KV cache: keys and values of earlier tokens, stored so that they are computed once."""
 
 from dataclasses import dataclass
 
@@ -12,11 +12,11 @@ KeyValue = tuple[
 
 @dataclass(frozen=True, kw_only=True)
 class Cache:
-    """What each layer's later queries will read. Never changed in place: each step gives a new one.
+    """The keys and values of all tokens so far, in every layer; each step makes a new cache.
 
     Attributes:
-        layers: keys and values of each layer; None where nothing was kept yet.
-        length: how many tokens they stand for.
+        layers: keys and values of each layer; None for a layer without any yet.
+        length: the number of tokens.
     """
 
     layers: tuple[KeyValue | None, ...]
@@ -28,56 +28,56 @@ class Cache:
         key: Float[torch.Tensor, "batch heads length d_head"],
         value: Float[torch.Tensor, "batch heads length d_head"],
     ) -> KeyValue:
-        """Put new keys and values after those that one layer kept.
+        """Append the keys and values of new tokens to those of one layer.
 
         Args:
             layer: counted from 0.
-            key: of the new tokens.
-            value: of the new tokens.
+            key: keys of the new tokens, dimensionless.
+            value: values of the new tokens, dimensionless.
 
         Returns:
-            All keys and all values of the layer, oldest first.
+            All keys and all values of the layer, oldest first. The cache is unchanged.
 
         Raises:
-            ValueError: for another batch, heads or channels than before.
+            ValueError: if the batch, heads or channels differ from those in the cache.
         """
-        kept = self.layers[layer]
-        if kept is None:
+        cached = self.layers[layer]
+        if cached is None:
             return key, value
-        for name, old, new in (("key", kept[0], key), ("value", kept[1], value)):
+        for name, old, new in (("key", cached[0], key), ("value", cached[1], value)):
             if (*old.shape[:2], old.shape[3]) != (*new.shape[:2], new.shape[3]):
                 raise ValueError(
                     f"cache: layer {layer} keeps a {name} of (batch, heads, keys, d_head) = "
                     f"{tuple(old.shape)}, to which {tuple(new.shape)} cannot be appended"
                 )
-        return torch.cat([kept[0], key], dim=2), torch.cat([kept[1], value], dim=2)
+        return torch.cat([cached[0], key], dim=2), torch.cat([cached[1], value], dim=2)
 
     def truncate(self, length: int) -> "Cache":
-        """Forget everything after the first tokens: roll back.
+        """Roll back: keep only the first tokens.
 
         Args:
-            length: how many tokens to keep, at most as many as there are.
+            length: the number of tokens to keep, in [0, self.length].
 
         Returns:
-            What the cache was after that many tokens.
+            A cache equal to the one after that many tokens.
 
         Raises:
-            ValueError: for a length that the cache does not reach.
+            ValueError: if the length is out of range.
 
         Clauses:
             GPT-16
         """
         if not 0 <= length <= self.length:
             raise ValueError(f"length must lie in [0, {self.length}], got {length}")
-        layers = (kept and (kept[0][:, :, :length], kept[1][:, :, :length]) for kept in self.layers)
+        layers = (pair and (pair[0][:, :, :length], pair[1][:, :, :length]) for pair in self.layers)
         return Cache(layers=tuple(layers), length=length)
 
 
 def empty_cache(layers: int) -> Cache:
-    """Start a cache that holds nothing yet.
+    """Create a cache without tokens.
 
     Args:
-        layers: a count.
+        layers: the number of layers, at least 0.
 
     Returns:
         A cache of length 0.

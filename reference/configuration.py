@@ -34,36 +34,36 @@ OTHER_NAMES = {
 }
 UNSUPPORTED = ("add_cross_attention", "is_encoder_decoder", "pruned_heads", "quantization_config")
 D_HEAD = 64
-"""Channels of a head in every released GPT-2; used only where no configuration says otherwise."""
+"""Channels of a head in every released GPT-2; used only without a configuration."""
 
 
 def read_config(path: Path) -> GPT2Config:
-    """Read the switches that change the result, and refuse those that we do not know how to honour.
+    """Read the entries that change the result, and refuse unsupported ones.
 
     Args:
         path: a `config.json` as Hugging Face writes it.
 
     Returns:
-        The configuration; what the file does not say has the default of `GPT2Config`.
+        The configuration; entries that the file lacks have the defaults of `GPT2Config`.
 
     Raises:
-        WeightsError: naming the file and the entry.
+        WeightsError: if the file or an entry cannot be used; it names the file and the entry.
 
     Source:
         Hugging Face transformers, `GPT2Config`
     """
     try:
-        given = json.loads(path.read_text(encoding="utf-8"))
+        entries = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise WeightsError(f"{path}: cannot be read as JSON: {error}") from error
-    if not isinstance(given, dict):
-        raise WeightsError(f"{path}: must hold a JSON object, got {type(given).__name__}")
-    if given.get("model_type", "gpt2") != "gpt2":
-        raise WeightsError(f"{path}: model_type must be gpt2, got {given['model_type']}")
+    if not isinstance(entries, dict):
+        raise WeightsError(f"{path}: must hold a JSON object, got {type(entries).__name__}")
+    if entries.get("model_type", "gpt2") != "gpt2":
+        raise WeightsError(f"{path}: model_type must be gpt2, got {entries['model_type']}")
     for name in UNSUPPORTED:
-        if given.get(name):
+        if entries.get(name):
             raise WeightsError(f"{path}: {name} changes the result and is not supported")
-    switches = _switches(path, given)
+    switches = _switches(path, entries)
     if switches.get("activation_function", "gelu_new") not in ACTIVATIONS:
         raise WeightsError(
             f"{path}: activation_function must be one of {', '.join(ACTIVATIONS)}, "
@@ -75,13 +75,13 @@ def read_config(path: Path) -> GPT2Config:
         raise WeightsError(f"{path}: {error}") from error
 
 
-def _switches(path: Path, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Pick our entries, whichever name they go by, and check their types."""
+def _switches(path: Path, entries: Mapping[str, Any]) -> dict[str, Any]:
+    """Collect known entries under the names of `GPT2Config`, and check their types."""
     switches: dict[str, Any] = {}
     for name in (*(item.name for item in fields(GPT2Config)), *OTHER_NAMES):
-        if name not in given:
+        if name not in entries:
             continue
-        ours, value = OTHER_NAMES.get(name, name), given[name]
+        ours, value = OTHER_NAMES.get(name, name), entries[name]
         kinds = KINDS[ours]
         if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
             wanted = " or ".join("null" if kind is type(None) else kind.__name__ for kind in kinds)
@@ -95,7 +95,7 @@ def _switches(path: Path, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def infer_config(state_dict: Mapping[str, torch.Tensor]) -> GPT2Config:
-    """Read off a checkpoint's shapes what they tell, and take GPT-2's defaults for the rest.
+    """Infer a configuration from shapes, with GPT-2's defaults for all other entries.
 
     Args:
         state_dict: parameters by name, with the prefix ``transformer.``.
@@ -104,16 +104,16 @@ def infer_config(state_dict: Mapping[str, torch.Tensor]) -> GPT2Config:
         A configuration with heads of 64 channels, as in every released GPT-2.
 
     Raises:
-        WeightsError: where the shapes do not tell, asking for a `config.json`.
+        WeightsError: if the shapes do not determine the sizes; it asks for a `config.json`.
     """
-    ask = "; put the checkpoint's config.json beside it"
+    hint = "; put the checkpoint's config.json beside it"
     for name in (TOKENS, POSITIONS):
         if name not in state_dict or state_dict[name].ndim != 2:
-            raise WeightsError(f"{name}: missing or no table, so no size can be read off it{ask}")
+            raise WeightsError(f"{name}: missing or no table, so no size can be read off it{hint}")
     vocab_size, n_embd = state_dict[TOKENS].shape
     if n_embd % D_HEAD:
         raise WeightsError(
-            f"n_head cannot be told from {n_embd} channels, which are no multiple of {D_HEAD}{ask}"
+            f"n_head cannot be told from {n_embd} channels, which are no multiple of {D_HEAD}{hint}"
         )
     layers = {name.split(".")[2] for name in state_dict if name.startswith("transformer.h.")}
     numbers = {int(layer) for layer in layers if layer.isdecimal()}
@@ -131,4 +131,4 @@ def infer_config(state_dict: Mapping[str, torch.Tensor]) -> GPT2Config:
             or torch.equal(state_dict[HEAD], state_dict[TOKENS]),
         )
     except ValueError as error:
-        raise WeightsError(f"{error}{ask}") from error
+        raise WeightsError(f"{error}{hint}") from error

@@ -14,8 +14,8 @@ def embed(
 
     Args:
         input_ids: in [0, vocab).
-        token_table: one row per token.
-        position_table: one row per position.
+        token_table: one row per token, dimensionless.
+        position_table: one row per position, dimensionless.
         position_ids: in [0, positions); None counts from 0.
 
     Returns:
@@ -23,7 +23,7 @@ def embed(
 
     Raises:
         TypeError: for ids that are not integers.
-        ValueError: for an id or a position without a row, saying which and where.
+        ValueError: for an id or a position without a row; it names the number and its place.
 
     Clauses:
         EMB-1, EMB-2, EMB-3, EMB-4
@@ -44,5 +44,5 @@ def _check_rows(name: str, ids: torch.Tensor, axis: str, rows: int) -> None:
         raise TypeError(f"{name} must be integers, got {ids.dtype}")
     outside = (ids < 0) | (ids >= rows)
     if outside.any():
-        where = outside.nonzero()[0].tolist()
-        raise ValueError(f"{name}{where} must lie in [0, {axis}) = [0, {rows}), got {ids[*where]}")
+        place = outside.nonzero()[0].tolist()
+        raise ValueError(f"{name}{place} must lie in [0, {axis}) = [0, {rows}), got {ids[*place]}")

@@ -1,4 +1,4 @@
-"""Generation: one token at a time, each drawn from what the model expects next."""
+"""Generation: one token at a time, each drawn from the model's probabilities."""
 
 import math
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -80,18 +80,18 @@ def sample(
     """Choose tokens one after another, each from the logits given all before it.
 
     Args:
-        next_logits: called with the prompt and all new tokens so far.
-        prompt: at least one token.
-        max_new_tokens: how many tokens to give at most, not negative.
+        next_logits: maps the prompt and all new tokens so far to the logits of the next token.
+        prompt: token ids, at least one.
+        max_new_tokens: the largest number of new tokens, not negative.
         greedy: take the likeliest token, of equally likely ones the lowest id; nothing is drawn.
-        temperature: as in `next_token_probabilities`.
-        top_k: likewise.
-        top_p: likewise.
-        seed: of the draws; the same seed gives the same tokens. None takes a fresh one.
-        stop_tokens: end before giving any of these.
+        temperature: positive, as in `next_token_probabilities`.
+        top_k: at least 1 or None, as in `next_token_probabilities`.
+        top_p: in (0, 1] or None, as in `next_token_probabilities`.
+        seed: seeds the draws; the same seed gives the same tokens. None takes a fresh one.
+        stop_tokens: token ids that end the text; they are not returned.
 
     Returns:
-        The new tokens as they come.
+        The new tokens, one by one.
 
     Raises:
         ValueError: at once, for a number out of range or an empty prompt.
@@ -145,13 +145,13 @@ def generate(
     Args:
         model: a GPT-2 with a cache, or without one if `use_cache` is false.
         input_ids: the prompt, one sequence of at least one token; a tensor on the model's device.
-        max_new_tokens: how many tokens to give at most, not negative. With the prompt they must
-            fit into the model's positions: nothing is ever cut off silently.
+        max_new_tokens: the largest number of new tokens, not negative. With the prompt they must
+            fit into the model's positions: no token is cut off silently.
         use_cache: compute each token's keys and values only once; the tokens are the same.
         **sampling: as in `sample`.
 
     Returns:
-        The new tokens as they come.
+        The new tokens, one by one.
 
     Raises:
         ValueError: at once, for a number out of range, an empty prompt, or more tokens than the
@@ -160,12 +160,10 @@ def generate(
     Clauses:
         GEN-4, GEN-11, GEN-12, GPT-16
     """
-    given = torch.as_tensor(input_ids, dtype=torch.long)
-    if given.ndim != 1 and given.shape[:-1] != (1,):
-        raise ValueError(
-            f"input_ids must be one sequence of tokens, got shape {tuple(given.shape)}"
-        )
-    prompt = given.flatten()
+    ids = torch.as_tensor(input_ids, dtype=torch.long)
+    if ids.ndim != 1 and ids.shape[:-1] != (1,):
+        raise ValueError(f"input_ids must be one sequence of tokens, got shape {tuple(ids.shape)}")
+    prompt = ids.flatten()
     positions = model.config.n_positions
     if len(prompt) + max_new_tokens > positions:
         raise ValueError(
@@ -173,17 +171,17 @@ def generate(
             f"fit into the model's {positions} positions; at most "
             f"{max(0, positions - len(prompt))} new ones do"
         )
-    cache, kept = (model.empty_cache(), 0) if use_cache else (None, 0)
+    cache, past = (model.empty_cache(), 0) if use_cache else (None, 0)
 
     @torch.no_grad()
     def next_logits(tokens: Sequence[int]) -> Float[torch.Tensor, " vocab"]:
-        nonlocal cache, kept
-        fresh = prompt.new_tensor(tokens[kept:])[None]
+        nonlocal cache, past
+        new_ids = prompt.new_tensor(tokens[past:])[None]
         if use_cache:
-            logits, cache = model(fresh, cache=cache)
-            kept = len(tokens)
+            logits, cache = model(new_ids, cache=cache)
+            past = len(tokens)
         else:
-            logits = model(fresh)
+            logits = model(new_ids)
         last: torch.Tensor = logits[0, -1]
         return last
 

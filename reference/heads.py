@@ -6,6 +6,7 @@ import torch
 from jaxtyping import Float
 
 from attnspec.reference.linear import linear
+from attnspec.spec import Grouping
 
 
 def split_heads(
@@ -21,7 +22,7 @@ def split_heads(
         A view: head *h* holds channels ``h * d_head`` to ``(h + 1) * d_head - 1``.
 
     Raises:
-        ValueError: where the channels cannot be cut evenly.
+        ValueError: if the channels cannot be cut evenly.
 
     Clauses:
         HED-1
@@ -51,19 +52,23 @@ def merge_heads(
 
 
 def repeat_kv(
-    x: Float[torch.Tensor, "batch kv_heads keys channels"], heads: int
+    x: Float[torch.Tensor, "batch kv_heads keys channels"],
+    heads: int,
+    grouping: Grouping = Grouping.CONSECUTIVE,
 ) -> Float[torch.Tensor, "batch {heads} keys channels"]:
     """Give every query head its key/value head: query head *h* reads ``h // (heads / kv_heads)``.
 
     Args:
-        x: keys or values.
+        x: keys, dimensionless, or values, of any unit.
         heads: the count of query heads, a multiple of the key/value heads.
+        grouping: `interleaved` lets query head *h* read ``h % kv_heads``.
 
     Returns:
-        Each key/value head repeated for its group, the copies of one head next to each other.
+        Each key/value head repeated for its group, the copies of one head next to each other; or,
+        if `grouping` is `interleaved`, all key/value heads in their order, again and again.
 
     Raises:
-        ValueError: where the query heads cannot be shared out evenly.
+        ValueError: if the query heads cannot be shared out evenly.
 
     Clauses:
         HED-2
@@ -75,6 +80,8 @@ def repeat_kv(
     if kv_heads == 0 or heads % kv_heads:
         raise ValueError(f"{heads} query heads do not share {kv_heads} key/value heads evenly")
     group = heads // kv_heads
+    if grouping == Grouping.INTERLEAVED:
+        return x.repeat(1, group, 1, 1)
     repeated = x[:, :, None].expand(batch, kv_heads, group, keys, channels)
     return repeated.reshape(batch, heads, keys, channels)
 
@@ -92,7 +99,7 @@ def multi_head_attention(
     """Project to queries, keys and values, attend in every head, and project back.
 
     Args:
-        x: the normalized residual stream.
+        x: the normalized residual stream, dimensionless.
         qkv_weight: input-major; the columns of the queries first, then keys, then values.
         qkv_bias: in the same order.
         out_weight: input-major.
@@ -102,7 +109,7 @@ def multi_head_attention(
             caller has fixed the mask and the scale, and may extend keys and values by a cache.
 
     Returns:
-        What attention adds to the residual stream.
+        The term that attention adds to the residual stream.
 
     Clauses:
         HED-1, GPT-2
@@ -110,6 +117,41 @@ def multi_head_attention(
     Source:
         Vaswani et al. 2017, section 3.2.2; the packed projection: Radford et al. 2019, code
     """
+    query, key, value = project_heads(x, qkv_weight, qkv_bias, heads=heads)
+    return linear(merge_heads(attention(query, key, value)), out_weight, out_bias)
+
+
+def project_heads(
+    x: Float[torch.Tensor, "batch length d_model"],
+    qkv_weight: Float[torch.Tensor, "d_model three_d_model"],
+    qkv_bias: Float[torch.Tensor, " three_d_model"],
+    *,
+    heads: int,
+) -> tuple[
+    Float[torch.Tensor, "batch {heads} length d_head"],
+    Float[torch.Tensor, "batch {heads} length d_head"],
+    Float[torch.Tensor, "batch {heads} length d_head"],
+]:
+    """Project each token to a query, a key and a value in every head.
+
+    Args:
+        x: the normalized residual stream, dimensionless.
+        qkv_weight: input-major; the columns of the queries first, then keys, then values.
+        qkv_bias: in the same order.
+        heads: a count that divides the channels.
+
+    Returns:
+        Queries, keys and values.
+
+    Raises:
+        ValueError: if the channels cannot be cut evenly.
+
+    Clauses:
+        HED-1, GPT-2
+
+    Source:
+        The packed projection: Radford et al. 2019, code
+    """
     packed = linear(x, qkv_weight, qkv_bias)
     query, key, value = (split_heads(part, heads) for part in packed.chunk(3, dim=-1))
-    return linear(merge_heads(attention(query, key, value)), out_weight, out_bias)
+    return query, key, value

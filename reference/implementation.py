@@ -2,19 +2,28 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import cast
+from typing import Any, cast
 
 import torch
 from jaxtyping import Bool, Float
 
 from attnspec.reference.arguments import check_arguments
-from attnspec.reference.attention import attention
+from attnspec.reference.attention import attention_with_options
 from attnspec.reference.heads import repeat_kv
 from attnspec.reference.masks import alibi, visible_keys
-from attnspec.spec import Attention, CausalAlignment, EmptyRow, Feature, Implementation
+from attnspec.spec import (
+    Attention,
+    CausalAlignment,
+    CausalSingleQuery,
+    EmptyRow,
+    Feature,
+    Grouping,
+    Implementation,
+    SoftcapOrder,
+)
 
 SCORES_AT_ONCE = 2**25
-"""How many scores are held at once; more are computed a run of queries at a time."""
+"""The largest number of scores held at once; longer calls take a run of queries at a time."""
 
 
 def scaled_dot_product_attention(
@@ -33,7 +42,10 @@ def scaled_dot_product_attention(
     alibi_slopes: Float[torch.Tensor, " heads"] | None = None,
     return_lse: bool = False,
     causal_alignment: CausalAlignment = CausalAlignment.UPPER_LEFT,
+    causal_single_query: CausalSingleQuery = CausalSingleQuery.HIDES,
     empty_row: EmptyRow = EmptyRow.ZERO,
+    grouping: Grouping = Grouping.CONSECUTIVE,
+    softcap_order: SoftcapOrder = SoftcapOrder.BEFORE_BIAS,
     compute_dtype: torch.dtype = torch.float64,
 ) -> (
     Float[torch.Tensor, "batch heads queries d_value"]
@@ -42,26 +54,33 @@ def scaled_dot_product_attention(
         Float[torch.Tensor, "batch heads queries"],
     ]
 ):
-    """Attend as the contract says: a drop-in for `torch.nn.functional`'s function of this name.
+    """Compute attention under the contract: a drop-in for PyTorch's function of this name.
 
     Args:
-        query: floating point; key and value have its dtype and device.
-        key: as many heads as `query`, or fewer with `enable_gqa`.
-        value: as many heads as `key`.
-        attn_mask: bool, true where a query may read a key, or float, added to the scaled scores;
+        query: floating point, dimensionless; key and value have its dtype and device.
+        key: dimensionless; as many heads as `query`, or fewer with `enable_gqa`.
+        value: any unit; as many heads as `key`.
+        attn_mask: bool, true if a query may read a key, or float, added to the scaled scores;
             of rank 2 to 4, broadcastable to (batch, heads, queries, keys).
         dropout_p: the probability in [0, 1] with which each weight is dropped.
-        is_causal: hide what comes after the query, whatever else is hidden.
+        is_causal: hide every key after the query's own position, besides all other hidden keys.
         scale: multiplies the scores; None is ``d_head ** -0.5``.
         enable_gqa: allow fewer key/value heads, each shared by a run of query heads.
-        window: ``(left, right)``, how far from its own place a query may read; None is unbounded.
+        window: ``(left, right)``, how far from its own position a query may read; None is
+            unbounded.
         softcap: bounds the scaled scores, before masks and biases; None or positive.
-        sinks: one more logit per head, in the denominator and the log-sum-exp only.
-        alibi_slopes: one per head; a score loses slope · |i + o - j|.
+        sinks: one more logit per head, in the denominator and the log-sum-exp only; None is minus
+            infinity.
+        alibi_slopes: one per head, in score units per position; a score loses
+            slope · |i + offset - j|.
         return_lse: return the log-sum-exp too.
-        causal_alignment: where query 0 stands, for `is_causal`, `window` and `alibi_slopes`.
-        empty_row: what a query gives that may read nothing and has no sink; zeros where there
-            are no keys at all.
+        causal_alignment: the position of query 0, for `is_causal`, `window` and `alibi_slopes`.
+        causal_single_query: whether `is_causal` hides keys from a single query.
+        empty_row: the output of a query that may read nothing and has no sink; zeros if there are
+            no keys at all.
+        grouping: the key/value head of each query head, if `enable_gqa` allows fewer.
+        softcap_order: `after_bias` bounds the scores after masks and biases are added, and before
+            keys are hidden.
         compute_dtype: the dtype of every intermediate result.
 
     Returns:
@@ -92,11 +111,12 @@ def scaled_dot_product_attention(
     keys = key.shape[2]
     wide: Callable[[torch.Tensor], torch.Tensor] = partial(torch.Tensor.to, dtype=compute_dtype)
 
+    ignored = queries == 1 and causal_single_query == CausalSingleQuery.IGNORED
     visible, bias = visible_keys(
         queries,
         keys,
         attn_mask=attn_mask,
-        is_causal=is_causal,
+        is_causal=is_causal and not ignored,
         window=window,
         alignment=causal_alignment,
         device=query.device,
@@ -111,10 +131,11 @@ def scaled_dot_product_attention(
 
     attend = partial(
         _attend,
-        key=repeat_kv(wide(key), heads),
-        value=repeat_kv(wide(value), heads),
+        key=repeat_kv(wide(key), heads, grouping),
+        value=repeat_kv(wide(value), heads, grouping),
         scale=scale,
         softcap=softcap,
+        softcap_order=softcap_order,
         sinks=None if sinks is None else wide(sinks),
         dropout_p=dropout_p,
         empty_row=empty_row,
@@ -143,27 +164,28 @@ def _attend(
     key: Float[torch.Tensor, "batch heads keys d_head"],
     value: Float[torch.Tensor, "batch heads keys d_value"],
     visible: Bool[torch.Tensor, "..."],
-    bias: Float[torch.Tensor, "..."] | None,
     *,
-    scale: float,
-    softcap: float | None,
-    sinks: Float[torch.Tensor, " heads"] | None,
-    dropout_p: float,
     empty_row: EmptyRow,
+    **options: Any,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Attend with one run of queries, drop weights, and fill the empty rows."""
-    keep = None
-    if dropout_p > 0:
-        kept = torch.rand((*query.shape[:3], key.shape[2]), device=query.device) >= dropout_p
-        keep = kept.to(query.dtype) * (1 / (1 - dropout_p) if dropout_p < 1 else 0.0)
-    out, lse = attention(
-        query, key, value, visible, scale=scale, bias=bias, softcap=softcap, sinks=sinks, keep=keep
-    )
-    if empty_row == EmptyRow.ZERO or key.shape[2] == 0:
-        return out, lse
+    """Attend with one run of queries, and fill the empty rows."""
+    out, lse = attention_with_options(query, key, value, visible, **options)
+    return _fill_empty_rows(out, lse, value, visible, empty_row), lse
+
+
+def _fill_empty_rows(
+    out: Float[torch.Tensor, "batch heads queries d_value"],
+    lse: Float[torch.Tensor, "batch heads queries"],
+    value: Float[torch.Tensor, "batch heads keys d_value"],
+    visible: Bool[torch.Tensor, "..."],
+    empty_row: EmptyRow,
+) -> Float[torch.Tensor, "batch heads queries d_value"]:
+    """Give a query that may read nothing and has no sink what the profile declares."""
+    if empty_row == EmptyRow.ZERO or value.shape[2] == 0:
+        return out
     is_empty = ~visible.any(dim=-1) & (lse == -torch.inf)
     fill = value.mean(dim=2, keepdim=True) if empty_row == EmptyRow.MEAN else torch.nan
-    return torch.where(is_empty[..., None], fill, out), lse
+    return torch.where(is_empty[..., None], fill, out)
 
 
 REFERENCE = Implementation(
@@ -173,4 +195,4 @@ REFERENCE = Implementation(
     dtypes=(torch.float64, torch.float32, torch.float16, torch.bfloat16),
     devices=("cpu", "cuda"),
 )
-"""The reference and what it claims: everything."""
+"""The reference as an attention implementation, which claims every feature."""

@@ -1,4 +1,4 @@
-"""Masks: which keys a query may read, and what is added to their scores."""
+"""Masks: the keys that a query may read, and the biases added to their scores."""
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -9,11 +9,11 @@ UPPER_LEFT = CausalAlignment.UPPER_LEFT
 
 
 def offset(queries: int, keys: int, alignment: CausalAlignment) -> int:
-    """Tell at which key query 0 stands: the *o* of every formula in this file.
+    """Compute the position of query 0 among the keys: the *o* of every formula in this file.
 
     Args:
-        queries: a count.
-        keys: a count.
+        queries: the number of queries.
+        keys: the number of keys.
         alignment: `upper_left` puts query 0 at key 0, `lower_right` the last query at the last key.
 
     Returns:
@@ -32,19 +32,19 @@ def displacement(
     *,
     device: torch.device | str | None = None,
 ) -> Int[torch.Tensor, "{queries} {keys}"]:
-    """Measure how far after its query each key stands: j - (i + o).
+    """Compute how far each key lies after its query's position: j - (i + offset).
 
     Args:
-        queries: a count.
-        keys: a count.
-        alignment: where query 0 stands.
-        device: where to put the result.
+        queries: the number of queries.
+        keys: the number of keys.
+        alignment: the position of query 0.
+        device: device of the result.
 
     Returns:
-        Negative for keys before the query, 0 at the query's own place, positive after it.
+        Negative for keys before the query, 0 at the query's own position, positive after it.
     """
-    stands_at = torch.arange(queries, device=device) + offset(queries, keys, alignment)
-    return torch.arange(keys, device=device) - stands_at[:, None]
+    places = torch.arange(queries, device=device) + offset(queries, keys, alignment)
+    return torch.arange(keys, device=device) - places[:, None]
 
 
 def causal(
@@ -54,13 +54,13 @@ def causal(
     *,
     device: torch.device | str | None = None,
 ) -> Bool[torch.Tensor, "{queries} {keys}"]:
-    """Let each query read its own place and everything before it: j ≤ i + o.
+    """Return the causal mask: a query may read its own position and earlier ones, j ≤ i + offset.
 
     Args:
-        queries: a count.
-        keys: a count.
-        alignment: where query 0 stands.
-        device: where to put the result.
+        queries: the number of queries.
+        keys: the number of keys.
+        alignment: the position of query 0.
+        device: device of the result.
 
     Returns:
         True where query *i* may read key *j*.
@@ -83,15 +83,15 @@ def window(
     *,
     device: torch.device | str | None = None,
 ) -> Bool[torch.Tensor, "{queries} {keys}"]:
-    """Let each query read the keys near it: i + o - left ≤ j ≤ i + o + right.
+    """Let each query read the keys near it: i + offset - left ≤ j ≤ i + offset + right.
 
     Args:
-        queries: a count.
-        keys: a count.
-        left: how many keys before the query's own place, at least 0; None is unbounded.
+        queries: the number of queries.
+        keys: the number of keys.
+        left: how many keys before the query's own position, at least 0; None is unbounded.
         right: how many after it, at least 0; None is unbounded.
-        alignment: where query 0 stands.
-        device: where to put the result.
+        alignment: the position of query 0.
+        device: device of the result.
 
     Returns:
         True where query *i* may read key *j*.
@@ -133,18 +133,18 @@ def visible_keys(
     """Combine every way to hide a key: a key is readable where none of them hides it.
 
     Args:
-        queries: a count.
-        keys: a count.
-        attn_mask: bool, true where a query may read a key; or float, added to the scaled scores,
-            where minus infinity hides a key.
-        is_causal: hide what comes after the query.
-        window: hide what is farther than ``(left, right)`` from the query.
-        alignment: where query 0 stands, for `is_causal` and `window`.
-        device: where to put the result.
+        queries: the number of queries.
+        keys: the number of keys.
+        attn_mask: bool, true if a query may read a key; or float, added to the scaled scores:
+            minus infinity hides a key. Broadcastable to (batch, heads, queries, keys).
+        is_causal: hide every key after the query's own position.
+        window: hide every key farther than ``(left, right)`` from the query's own position.
+        alignment: the position of query 0, for `is_causal` and `window`.
+        device: device of the result.
 
     Returns:
-        True where query *i* may read key *j*, broadcastable to (…, queries, keys); and what is
-        added to the scores, or None.
+        True where query *i* may read key *j*, broadcastable to (…, queries, keys); and the bias
+        that is added to the scores, or None.
 
     Raises:
         TypeError: for an `attn_mask` that is neither bool nor float.
@@ -174,16 +174,16 @@ def alibi(
     keys: int,
     alignment: CausalAlignment = UPPER_LEFT,
 ) -> Float[torch.Tensor, "heads {queries} {keys}"]:
-    """Lower a score in proportion to the distance of its key: -slope · |i + o - j|.
+    """Lower a score in proportion to the distance of its key: -slope · |i + offset - j|.
 
     Args:
-        slopes: one per head, in score units per place.
-        queries: a count.
-        keys: a count.
-        alignment: where query 0 stands.
+        slopes: one per head, in score units per position.
+        queries: the number of queries.
+        keys: the number of keys.
+        alignment: the position of query 0.
 
     Returns:
-        What is added to the scores; not positive where the slopes are not negative.
+        The bias that is added to the scores; not positive if the slopes are not negative.
 
     Source:
         Press et al. 2022, section 3, here with the distance in both directions
@@ -193,13 +193,13 @@ def alibi(
 
 
 def alibi_slopes(heads: int) -> Float[torch.Tensor, " {heads}"]:
-    """Give each head its slope: a geometric sequence for a power of two.
+    """Compute each head's slope: a geometric sequence for a power of two.
 
     For *n* heads, a power of two, slope *i* = 1, …, *n* is 2^(-8i/n). Otherwise the slopes of the
     largest power of two below come first, then every second slope of the next power of two.
 
     Args:
-        heads: a count, at least 1.
+        heads: the number of heads, at least 1.
 
     Returns:
         Slopes in (0, 1), float64.

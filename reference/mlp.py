@@ -17,10 +17,10 @@ def mlp(
     *,
     activation: Callable[[torch.Tensor], torch.Tensor],
 ) -> Float[torch.Tensor, "*batch d_model"]:
-    """Widen each row, bend it, and narrow it again.
+    """Widen each row linearly, apply the activation, and narrow it linearly.
 
     Args:
-        x: the normalized residual stream.
+        x: the normalized residual stream, dimensionless.
         in_weight: input-major.
         in_bias: one per inner channel.
         out_weight: input-major.
@@ -28,7 +28,7 @@ def mlp(
         activation: applied to every element in between; GPT-2's is the tanh-GELU.
 
     Returns:
-        What the MLP adds to the residual stream.
+        The term that the MLP adds to the residual stream.
 
     Clauses:
         GPT-5, ACT-5

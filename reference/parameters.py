@@ -1,4 +1,4 @@
-"""The parameters of GPT-2: their names, their shapes, and what may be wrong with them."""
+"""The parameters of GPT-2: their names, their shapes, and checks of both."""
 
 from collections.abc import Mapping
 
@@ -23,13 +23,13 @@ def parameter_shapes(config: GPT2Config) -> dict[str, tuple[int, ...]]:
         config: the sizes.
 
     Returns:
-        Shapes by name, input-major for linear maps; ``lm_head.weight`` only where it is untied.
+        Shapes by name, input-major for linear maps; ``lm_head.weight`` only if it is untied.
 
     Source:
         Hugging Face transformers, `GPT2LMHeadModel`
     """
     d, inner = config.n_embd, config.d_inner
-    of_a_block: dict[str, tuple[int, ...]] = {
+    block_shapes: dict[str, tuple[int, ...]] = {
         "ln_1.weight": (d,),
         "ln_1.bias": (d,),
         "attn.c_attn.weight": (d, 3 * d),
@@ -48,7 +48,7 @@ def parameter_shapes(config: GPT2Config) -> dict[str, tuple[int, ...]]:
         POSITIONS: (config.n_positions, d),
     }
     for layer in range(config.n_layer):
-        shapes |= {f"transformer.h.{layer}.{name}": shape for name, shape in of_a_block.items()}
+        shapes |= {f"transformer.h.{layer}.{name}": shape for name, shape in block_shapes.items()}
     shapes |= {"transformer.ln_f.weight": (d,), "transformer.ln_f.bias": (d,)}
     return shapes if config.tie_word_embeddings else shapes | {HEAD: (config.vocab_size, d)}
 
@@ -59,20 +59,26 @@ def check_parameters(
     *,
     dtype: torch.dtype | None = None,
 ) -> dict[str, torch.Tensor]:
-    """Make sure that every parameter is there, and nothing else, each of the right kind.
+    """Check that the parameters are complete, that there are no others, and each one's kind.
 
     Args:
         config: the sizes.
         state_dict: parameters by name. A tied model may also hold ``lm_head.weight``, if it is
             equal to the token table.
-        dtype: what to convert to; None asks for a single dtype that all share.
+        dtype: the dtype to convert to; None requires that all share one.
 
     Returns:
         The parameters in the order of `parameter_shapes`; gradients flow through to the originals.
 
     Raises:
-        WeightsError: for the first tensor that is missing, extra, misshapen or of a wrong dtype.
+        WeightsError: if there are fewer tensors than layers, and for the first tensor that is
+            missing, extra, misshapen or of a wrong dtype.
     """
+    if config.n_layer > len(state_dict):
+        # before the names of as many layers as a file claims to have fill the memory
+        raise WeightsError(
+            f"n_layer is {config.n_layer}, but there are only {len(state_dict)} tensors"
+        )
     shapes = parameter_shapes(config)
     missing = [name for name in shapes if name not in state_dict]
     if missing:
@@ -90,18 +96,18 @@ def check_parameters(
             f"{extra[0]}: no parameter of this GPT-2 has this name{_and_more(extra)}"
         )
     for name, shape in shapes.items():
-        found = state_dict[name]
-        if not isinstance(found, torch.Tensor):
-            raise WeightsError(f"{name}: must be a tensor, got {type(found).__name__}")
-        if found.shape != shape:
-            raise WeightsError(f"{name}: must have shape {shape}, got {tuple(found.shape)}")
-        if found.dtype not in FLOATS:
+        tensor = state_dict[name]
+        if not isinstance(tensor, torch.Tensor):
+            raise WeightsError(f"{name}: must be a tensor, got {type(tensor).__name__}")
+        if tensor.shape != shape:
+            raise WeightsError(f"{name}: must have shape {shape}, got {tuple(tensor.shape)}")
+        if tensor.dtype not in FLOATS:
             raise WeightsError(
-                f"{name}: must be float64, float32, float16 or bfloat16, got {found.dtype}"
+                f"{name}: must be float64, float32, float16 or bfloat16, got {tensor.dtype}"
             )
-        if dtype is None and found.dtype != state_dict[TOKENS].dtype:
+        if dtype is None and tensor.dtype != state_dict[TOKENS].dtype:
             raise WeightsError(
-                f"{name}: is {found.dtype} where {TOKENS} is {state_dict[TOKENS].dtype}; "
+                f"{name}: is {tensor.dtype} where {TOKENS} is {state_dict[TOKENS].dtype}; "
                 "pass dtype to convert all to one"
             )
     return {name: state_dict[name].to(dtype or state_dict[name].dtype) for name in shapes}

@@ -1,4 +1,4 @@
-"""The reference as a tokenizer and a sampler: what it claims to the laws of text."""
+"""The reference as an implementation of a tokenizer and of a sampler."""
 
 import importlib.util
 from collections.abc import Collection, Sequence
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @cache
 def load(vocabulary: Vocabulary) -> "Tokenizer":
-    """Load a vocabulary: the released one as a user does, any other from its two files' content."""
+    """Load a vocabulary: the released one by name, any other from the content of its files."""
     # tiktoken is an extra, and the rest of the reference works without it.
     from attnspec.reference.tokenizer import Tokenizer
     from attnspec.reference.vocabulary import parse_vocabulary
@@ -34,15 +34,15 @@ def load(vocabulary: Vocabulary) -> "Tokenizer":
 
 
 def tokenizer_unavailable() -> str | None:
-    """Why the tokenizer cannot run here, or `None`."""
-    found = importlib.util.find_spec("tiktoken")
-    return None if found else "tiktoken is not installed: pip install attnspec[gpt2]"
+    """Return the reason why the tokenizer cannot run here, or `None`."""
+    spec = importlib.util.find_spec("tiktoken")
+    return None if spec else "tiktoken is not installed: pip install attnspec[gpt2]"
 
 
 def probabilities(
     logits: Float[torch.Tensor, " vocab"], sampling: Sampling
 ) -> Float[torch.Tensor, " vocab"]:
-    """`next_token_probabilities` under the names of the contract."""
+    """Compute `next_token_probabilities` with the contract's settings."""
     return next_token_probabilities(
         logits, temperature=sampling.temperature, top_k=sampling.top_k, top_p=sampling.top_p
     )
@@ -57,17 +57,17 @@ def continue_text(
     sampling: Sampling | None = None,
     seed: int = 0,
 ) -> list[int]:
-    """`sample`, to its end."""
-    drawn = sampling or Sampling()
+    """Return all tokens of `sample` at once."""
+    settings = sampling or Sampling()
     return list(
         sample(
             next_logits,
             prompt,
             max_new_tokens=max_new_tokens,
             greedy=sampling is None,
-            temperature=drawn.temperature,
-            top_k=drawn.top_k,
-            top_p=drawn.top_p,
+            temperature=settings.temperature,
+            top_k=settings.top_k,
+            top_p=settings.top_p,
             seed=seed,
             stop_tokens=stop_tokens,
         )
@@ -75,9 +75,9 @@ def continue_text(
 
 
 TOKENIZER = TokenizerImplementation(name="reference", load=load, unavailable=tokenizer_unavailable)
-"""The reference tokenizer and what it claims."""
+"""The reference tokenizer and its claims."""
 
 SAMPLER = SamplerImplementation(
     name="reference", probabilities=probabilities, generate=continue_text
 )
-"""The reference's generation and what it claims."""
+"""The reference's generation and its claims."""

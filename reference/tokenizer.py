@@ -31,8 +31,8 @@ class Tokenizer:
         """Wrap an encoding of tiktoken's.
 
         Args:
-            encoding: what cuts and merges.
-            ids: our id of each of its ranks, where they differ.
+            encoding: cuts text into pieces and merges their bytes.
+            ids: the id of each of its ranks; None if they are equal.
         """
         self._encoding = encoding
         self._id_of: Sequence[int] = range(encoding.n_vocab) if ids is None else ids
@@ -46,7 +46,7 @@ class Tokenizer:
             A tokenizer of 50 257 ids.
 
         Raises:
-            TokenizerError: where it is neither in tiktoken's cache nor can be downloaded.
+            TokenizerError: if it is neither in tiktoken's cache nor can be downloaded.
         """
         try:
             return cls(tiktoken.get_encoding("gpt2"))
@@ -58,23 +58,23 @@ class Tokenizer:
 
     @classmethod
     def from_files(cls, vocab: str | PathLike[str], merges: str | PathLike[str]) -> "Tokenizer":
-        """Load a vocabulary from the two files that lie beside a checkpoint.
+        """Load a vocabulary from the two files beside a checkpoint.
 
         Args:
-            vocab: `vocab.json`: an id per token. What is no byte and no merge is a special token.
+            vocab: `vocab.json`: an id per token. A token that is no byte and no merge is special.
             merges: `merges.txt`: pairs of tokens, the first to be merged first.
 
         Returns:
             A tokenizer with the ids of `vocab`.
 
         Raises:
-            TokenizerError: naming the file and the entry that cannot be used.
+            TokenizerError: if a file or an entry cannot be used; it names both.
         """
         return cls.from_vocabulary(read_vocabulary(Path(vocab), Path(merges)))
 
     @classmethod
     def from_vocabulary(cls, vocabulary: ParsedVocabulary) -> "Tokenizer":
-        """Make a tokenizer of a vocabulary that was read already.
+        """Create a tokenizer from a parsed vocabulary.
 
         Args:
             vocabulary: its ids need not follow the order of the merges; tiktoken's ranks must.
@@ -98,7 +98,7 @@ class Tokenizer:
 
     @property
     def special_tokens(self) -> frozenset[str]:
-        """Tokens that no ordinary text gives."""
+        """Tokens that `encode` gives only if they are allowed."""
         return frozenset(self._encoding.special_tokens_set)
 
     def encode(self, text: str, *, allowed_special: Collection[str] = ()) -> list[int]:
@@ -106,13 +106,13 @@ class Tokenizer:
 
         Args:
             text: Unicode scalar values.
-            allowed_special: special tokens to be recognized; any other is ordinary text.
+            allowed_special: special tokens to recognize; any other is ordinary text.
 
         Returns:
             Ids from which `decode` gives the text back.
 
         Raises:
-            ValueError: for a lone surrogate, naming its place, or an unknown special token.
+            ValueError: for a lone surrogate, whose place it names, or an unknown special token.
 
         Clauses:
             TOK-1, TOK-4, TOK-5
@@ -135,13 +135,13 @@ class Tokenizer:
         return [self._id_of[rank] for rank in ranks]
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Put tokens together to text.
+        """Turn tokens into text.
 
         Args:
-            ids: of this vocabulary.
+            ids: token ids of this vocabulary.
 
         Returns:
-            The text; U+FFFD for bytes that are no UTF-8, as where a character is cut in two.
+            The text; U+FFFD for bytes that are no UTF-8, as of a character cut in two.
 
         Raises:
             TypeError: for an id that is no integer.
@@ -153,24 +153,24 @@ class Tokenizer:
         return self.decode_bytes(ids).decode(errors="replace")
 
     def decode_bytes(self, ids: Iterable[int]) -> bytes:
-        """Put tokens together to the bytes they stand for.
+        """Turn tokens into the bytes of their text.
 
         Args:
-            ids: of this vocabulary.
+            ids: token ids of this vocabulary.
 
         Returns:
-            UTF-8, if nothing was cut in the middle of a character.
+            UTF-8, unless a character is cut in two.
 
         Raises:
             TypeError: for an id that is no integer.
             ValueError: for an id that this vocabulary does not have.
         """
         ranks = []
-        for place, given in enumerate(ids):
-            rank = self._rank_of.get(index(given))
+        for place, number in enumerate(ids):
+            rank = self._rank_of.get(index(number))
             if rank is None:
                 raise ValueError(
-                    f"ids[{place}]: {given} is no token of this vocabulary, whose ids lie in "
+                    f"ids[{place}]: {number} is no token of this vocabulary, whose ids lie in "
                     f"[0, {self.vocab_size})"
                 )
             ranks.append(rank)

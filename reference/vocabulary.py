@@ -6,16 +6,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 PATTERN = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
-"""Where text is cut into pieces; bytes merge inside a piece only (Radford et al. 2019, code)."""
+"""Matches the pieces of a text; bytes merge inside a piece only (Radford et al. 2019, code)."""
 
 
 class TokenizerError(ValueError):
-    """A vocabulary cannot be had or used. The message names the file and the entry."""
+    """A vocabulary is missing or cannot be used. The message names the file and the entry."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ParsedVocabulary:
-    """What the two files say.
+    """The tokens of a vocabulary, parsed from its two files.
 
     Attributes:
         tokens: an id per byte sequence: the 256 bytes, then the merges, the first to be made first.
@@ -27,7 +27,7 @@ class ParsedVocabulary:
 
 
 def read_vocabulary(vocab: Path, merges: Path) -> ParsedVocabulary:
-    """Read the two files and make sure that they fit together.
+    """Read the two files, and check that they fit together.
 
     Args:
         vocab: JSON, an id per token, each byte spelled as one printable character.
@@ -37,7 +37,7 @@ def read_vocabulary(vocab: Path, merges: Path) -> ParsedVocabulary:
         The vocabulary.
 
     Raises:
-        TokenizerError: naming the file and the entry.
+        TokenizerError: if a file or an entry cannot be used; it names both.
     """
     texts = []
     for path in (vocab, merges):
@@ -51,32 +51,32 @@ def read_vocabulary(vocab: Path, merges: Path) -> ParsedVocabulary:
 def parse_vocabulary(
     vocab: str, merges: str, *, names: tuple[str, str] = ("vocab.json", "merges.txt")
 ) -> ParsedVocabulary:
-    """Make sense of what the two files hold.
+    """Parse the content of the two files.
 
     Args:
-        vocab: as `read_vocabulary` finds it in the file.
-        merges: likewise.
-        names: of the files, for messages.
+        vocab: the text of `vocab.json`, as in `read_vocabulary`.
+        merges: the text of `merges.txt`, as in `read_vocabulary`.
+        names: names of the two files, for messages.
 
     Returns:
         The vocabulary.
 
     Raises:
-        TokenizerError: naming the file and the entry.
+        TokenizerError: if a file or an entry cannot be used; it names both.
     """
     ids = _parse_ids(vocab, names[0])
     byte_of = {character: byte for byte, character in _printable().items()}
     tokens: dict[bytes, int] = {}
     spelled: set[str] = set()
 
-    def enter(token: bytes, spelling: str) -> None:
+    def add(token: bytes, spelling: str) -> None:
         if spelling not in ids:
             raise TokenizerError(f"{names[0]}: holds no {spelling!r} ({token!r})")
         tokens[token] = ids[spelling]
         spelled.add(spelling)
 
     for byte, character in _printable().items():
-        enter(bytes([byte]), character)
+        add(bytes([byte]), character)
     ranks: dict[bytes, int] = {}
     for number, line in enumerate(merges.split("\n"), start=1):
         if not line or (number == 1 and line.startswith("#version")):
@@ -94,7 +94,7 @@ def parse_vocabulary(
                 f"{names[1]}: line {number} can never apply, for the lines before it merge "
                 f"{''.join(parts)!r} in another way"
             )
-        enter(left + right, "".join(parts))
+        add(left + right, "".join(parts))
         ranks[left + right] = number
     special = {token: number for token, number in ids.items() if token not in spelled}
     return ParsedVocabulary(tokens=tokens, special=special)
@@ -104,11 +104,11 @@ def merge(piece: bytes, ranks: Mapping[bytes, int]) -> list[bytes]:
     """Merge neighbours, the pair of lowest rank first and the leftmost of equals.
 
     Args:
-        piece: not empty.
-        ranks: of every token that a merge may make.
+        piece: bytes, at least one.
+        ranks: the rank of every token that a merge may make; the lowest merges first.
 
     Returns:
-        Tokens of which no two neighbours can be merged any more.
+        Tokens of which no two neighbours can be merged.
 
     Source:
         Sennrich et al. 2016, section 3.2

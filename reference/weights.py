@@ -19,7 +19,7 @@ __all__ = ["WeightsError", "load", "locate"]
 SAFETENSORS, SHARDED_SAFETENSORS = "model.safetensors", "model.safetensors.index.json"
 PICKLED, SHARDED_PICKLED = "pytorch_model.bin", "pytorch_model.bin.index.json"
 FILES = (SAFETENSORS, SHARDED_SAFETENSORS, PICKLED, SHARDED_PICKLED)
-"""What a checkpoint's weights may be called, the preferred one first."""
+"""File names of a checkpoint's weights, in order of preference."""
 
 OLD_BUFFER = re.compile(r"transformer\.h\.(\d+)\.attn\.(bias|masked_bias)")
 """Causal masks that old checkpoints store among the parameters."""
@@ -33,28 +33,28 @@ def load(
     """Load a GPT-2 checkpoint of Hugging Face's layout.
 
     Names may lack the prefix ``transformer.``, old causal buffers are ignored, and the head may be
-    stored or left out where it is tied.
+    stored or left out if it is tied.
 
     Args:
         source: a folder, a file (``.safetensors``, ``.bin`` or an ``.index.json``; `config.json` is
-            looked for beside it), or a name on the Hugging Face hub such as ``gpt2``. What exists
-            on disk comes first.
-        revision: of the hub's repository.
-        dtype: what to convert to; None keeps the checkpoint's own, which must be a single one.
+            looked for beside it), or a name on the Hugging Face hub such as ``gpt2``. A path that
+            exists on disk comes first.
+        revision: revision of the hub's repository; None is its default.
+        dtype: the dtype to convert to; None keeps the checkpoint's own, which must be a single one.
 
     Returns:
         The configuration, and the parameters under their full names.
 
     Raises:
-        WeightsError: naming the tensor or the file that is missing, extra, misshapen or corrupt.
+        WeightsError: if a tensor or a file is missing, extra, misshapen or corrupt; it names it.
     """
     path = locate(source, revision=revision)
-    found = _full_names(_read(path), path)
+    tensors = _full_names(_read(path), path)
     config_path = path.parent / "config.json"
-    config = read_config(config_path) if config_path.is_file() else infer_config(found)
-    if config.tie_word_embeddings and HEAD in found:
-        found.setdefault(TOKENS, found[HEAD])
-    parameters = {name: tensor for name, tensor in found.items() if not _is_buffer(name, config)}
+    config = read_config(config_path) if config_path.is_file() else infer_config(tensors)
+    if config.tie_word_embeddings and HEAD in tensors:
+        tensors.setdefault(TOKENS, tensors[HEAD])
+    parameters = {name: tensor for name, tensor in tensors.items() if not _is_buffer(name, config)}
     try:
         return config, check_parameters(config, parameters, dtype=dtype)
     except WeightsError as error:
@@ -62,7 +62,7 @@ def load(
 
 
 def locate(source: str | PathLike[str], *, revision: str | None = None) -> Path:
-    """Find the file that holds a checkpoint's weights, downloading it where it is on the hub.
+    """Find the file that holds a checkpoint's weights, downloading it if it is on the hub.
 
     Args:
         source: as `load` takes it.
@@ -70,10 +70,10 @@ def locate(source: str | PathLike[str], *, revision: str | None = None) -> Path:
 
     Returns:
         A file of a kind that `load` can read. Its folder holds `config.json` and the tokenizer's
-        files where the checkpoint has them.
+        files if the checkpoint has them.
 
     Raises:
-        WeightsError: where there is no such checkpoint.
+        WeightsError: if there is no such checkpoint.
     """
     path = Path(source)
     if path.is_file():
@@ -93,7 +93,7 @@ def locate(source: str | PathLike[str], *, revision: str | None = None) -> Path:
 
 
 def _download(name: str, revision: str | None) -> Path:
-    """Fetch a checkpoint's files into the hub's cache; pickled weights only for want of others."""
+    """Fetch a checkpoint's files into the hub's cache; pickled weights only without any others."""
     try:
         from huggingface_hub import snapshot_download
     except ImportError as error:
@@ -123,18 +123,18 @@ def _read(path: Path) -> dict[str, torch.Tensor]:
         shard_of = json.loads(path.read_text(encoding="utf-8"))["weight_map"]
         shards = sorted(set(shard_of.values()))
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise WeightsError(f"{path}: is no index of shards: {error!r}") from error
-    found: dict[str, torch.Tensor] = {}
+        raise WeightsError(f"{path}: cannot be read as a shard index: {error!r}") from error
+    tensors: dict[str, torch.Tensor] = {}
     for shard in shards:
         if Path(shard).name != shard or not (path.parent / shard).is_file():
             raise WeightsError(f"{path.parent / shard}: missing, though {path.name} names it")
-        found |= _read_file(path.parent / shard)
+        tensors |= _read_file(path.parent / shard)
     for name, shard in shard_of.items():
-        if name not in found:
+        if name not in tensors:
             raise WeightsError(
                 f"{path.parent / shard}: holds no {name}, though {path.name} says so"
             )
-    return found
+    return tensors
 
 
 def _read_file(path: Path) -> dict[str, torch.Tensor]:
@@ -151,29 +151,29 @@ def _read_file(path: Path) -> dict[str, torch.Tensor]:
     if path.suffix not in (".bin", ".pt", ".pth"):
         raise WeightsError(f"{path}: must end in .safetensors, .bin or .index.json")
     try:
-        found = torch.load(path, map_location="cpu", weights_only=True)
+        content = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         reason = str(error).splitlines()[0]
         raise WeightsError(f"{path}: corrupt, or holds more than tensors: {reason}") from error
     except (OSError, RuntimeError, ValueError, EOFError, KeyError, BadZipFile) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise WeightsError(f"{path}: corrupt or truncated: {reason}") from error
-    if not isinstance(found, dict):
-        raise WeightsError(f"{path}: must hold a dict of tensors, got {type(found).__name__}")
-    for name, tensor in found.items():
+    if not isinstance(content, dict):
+        raise WeightsError(f"{path}: must hold a dict of tensors, got {type(content).__name__}")
+    for name, tensor in content.items():
         if not isinstance(name, str) or not isinstance(tensor, torch.Tensor):
             raise WeightsError(f"{path}: {name!r}: must be a tensor, got {type(tensor).__name__}")
-    return found
+    return content
 
 
-def _full_names(found: Mapping[str, torch.Tensor], path: Path) -> dict[str, torch.Tensor]:
-    """Put the prefix before every name that lacks it."""
+def _full_names(tensors: Mapping[str, torch.Tensor], path: Path) -> dict[str, torch.Tensor]:
+    """Add the prefix to every name that lacks it."""
     full: dict[str, torch.Tensor] = {}
-    for name, tensor in found.items():
-        own = name if name.startswith(("transformer.", "lm_head.")) else f"transformer.{name}"
-        if own in full:
-            raise WeightsError(f"{path}: {own}: stored twice, with and without transformer.")
-        full[own] = tensor
+    for name, tensor in tensors.items():
+        full_name = name if name.startswith(("transformer.", "lm_head.")) else f"transformer.{name}"
+        if full_name in full:
+            raise WeightsError(f"{path}: {full_name}: stored twice, with and without its prefix")
+        full[full_name] = tensor
     return full
 
 

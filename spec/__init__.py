@@ -1,20 +1,24 @@
-"""The specification: normative text, and the contract that it speaks of as typed code."""
+"""The specification: its normative text, and its contract as typed code."""
 
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from attnspec.spec.clauses import CHAPTERS, Clause, Level, chapter_text, clause, clauses
+from attnspec.spec.clauses import CHAPTERS, Clause, Level, all_clauses, chapter_text, clause
 from attnspec.spec.profiles import (
     CausalAlignment,
+    CausalSingleQuery,
     EmptyRow,
+    Grouping,
     MaskedNonfinite,
     Profile,
     Rounding,
     RoundingLevel,
+    SoftcapOrder,
 )
 
 if TYPE_CHECKING:
     from attnspec.spec.case import (
+        CallMode,
         Case,
         Feature,
         Layout,
@@ -39,8 +43,8 @@ if TYPE_CHECKING:
         Vocabulary,
     )
 
-SPEC_VERSION = "0.2.0"
-"""Raised whenever a result that was allowed no longer is, or the reverse."""
+SPEC_VERSION = "0.3.0"
+"""The version, raised if a result becomes allowed or forbidden."""
 
 __all__ = [
     "CHAPTERS",
@@ -48,8 +52,10 @@ __all__ = [
     "SPEC_VERSION",
     "Attention",
     "Build",
+    "CallMode",
     "Case",
     "CausalAlignment",
+    "CausalSingleQuery",
     "Clause",
     "Counters",
     "Deviation",
@@ -58,6 +64,7 @@ __all__ = [
     "Feature",
     "GPT2Config",
     "Generate",
+    "Grouping",
     "Implementation",
     "Layout",
     "Layouts",
@@ -76,25 +83,26 @@ __all__ = [
     "RoundingLevel",
     "SamplerImplementation",
     "Sampling",
+    "SoftcapOrder",
     "Tokenizer",
     "TokenizerImplementation",
     "Values",
     "Vocabulary",
+    "all_clauses",
     "chapter_text",
     "clause",
-    "clauses",
 ]
 
 _CONTRACT = ("case", "contract", "gpt2", "text")
-"""The modules that need torch; the text needs none, and whoever only reads it does not wait."""
+"""The modules that import torch; they load on first use, so reading the text needs no torch."""
 
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> Any:
-        """Import the contract as soon as something of it is asked for."""
+        """Import the contract when one of its names is first used."""
         if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         for part in _CONTRACT:
-            module = importlib.import_module(f"{__name__}.{part}")
-            globals().update({each: vars(module)[each] for each in __all__ if each in vars(module)})
+            members = vars(importlib.import_module(f"{__name__}.{part}"))
+            globals().update({public: members[public] for public in __all__ if public in members})
         return globals()[name]

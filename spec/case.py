@@ -1,4 +1,4 @@
-"""A case: everything that is asked of one call of an attention implementation, as data."""
+"""A case: one call of an attention implementation, as data."""
 
 import functools
 from dataclasses import dataclass, field, fields, replace
@@ -9,7 +9,7 @@ import torch
 
 
 class Feature(StrEnum):
-    """What an implementation can claim beyond plain attention."""
+    """A capability beyond plain attention that an implementation can claim."""
 
     MASK = "mask"
     CAUSAL = "causal"
@@ -21,22 +21,24 @@ class Feature(StrEnum):
     LSE = "lse"
     DROPOUT = "dropout"
     BACKWARD = "backward"
+    VALIDATES = "validates"
+    """Invalid arguments raise; unless this is claimed, their result is undefined."""
 
 
 class MaskKind(StrEnum):
-    """How `attn_mask` is spelled."""
+    """The dtype of `attn_mask`."""
 
     BOOL = "bool"
-    """True where a query may read a key."""
+    """True if a query may read a key."""
     FLOAT = "float"
     """Added to the scaled scores; minus infinity where a query may not read a key."""
 
 
 class MaskPattern(StrEnum):
-    """Which keys a query may read."""
+    """The keys that a query may read."""
 
     CAUSAL = "causal"
-    """Key *j* from query *i* iff *j ≤ i* (the upper-left triangle, whatever the profile)."""
+    """Key *j* from query *i* iff *j ≤ i* (the upper-left triangle under every profile)."""
     PADDING = "padding"
     """The last keys are hidden from every query, a different number in each batch element."""
     LEFT_PADDING = "left_padding"
@@ -64,13 +66,13 @@ class MaskShape(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Mask:
-    """The recipe of an `attn_mask`."""
+    """A description from which an `attn_mask` is drawn."""
 
     kind: MaskKind = MaskKind.BOOL
     pattern: MaskPattern = MaskPattern.RANDOM
     shape: MaskShape = MaskShape.RANK_2
     dtype: torch.dtype | None = None
-    """Of a float mask; `None` is that of the query."""
+    """The dtype of a float mask; None is the query's dtype."""
 
     def __post_init__(self) -> None:
         if self.pattern is MaskPattern.BIAS and self.kind is not MaskKind.FLOAT:
@@ -80,7 +82,7 @@ class Mask:
 
 
 class Layout(StrEnum):
-    """How a tensor of given values lies in memory. It must never matter."""
+    """The memory layout of a tensor, which must not change a result."""
 
     CONTIGUOUS = "contiguous"
     TRANSPOSED = "transposed"
@@ -103,20 +105,35 @@ class Layouts:
     key: Layout = Layout.CONTIGUOUS
     value: Layout = Layout.CONTIGUOUS
     mask: Layout = Layout.CONTIGUOUS
+    sinks: Layout = Layout.CONTIGUOUS
+    slopes: Layout = Layout.CONTIGUOUS
+
+
+class CallMode(StrEnum):
+    """The state of torch in which a call is made, which must not change a result."""
+
+    PLAIN = "plain"
+    """Gradients are enabled, and torch's default dtype is float32."""
+    NO_GRAD = "no_grad"
+    """Under `torch.no_grad`."""
+    INFERENCE = "inference"
+    """Under `torch.inference_mode`."""
+    DEFAULT_FLOAT64 = "default_float64"
+    """torch's default dtype is float64."""
 
 
 class Values(StrEnum):
-    """Families of tensor contents; standard normals alone hide a third of the known bugs."""
+    """A family of tensor contents; standard normals alone hide a third of the known bugs."""
 
     NORMAL = "normal"
     PEAKED = "peaked"
     """Scores of standard deviation about 4: a few keys take most of the weight."""
     NEGATIVE = "negative"
-    """Every score far below zero."""
+    """Every score is far below zero."""
     GROWING = "growing"
     """Scores grow along the keys, so that a running maximum changes in every tile."""
     OFFSET = "offset"
-    """A huge offset common to all scores, which softmax must not feel."""
+    """A huge offset common to all scores, which must not change the softmax."""
     ONE_HOT = "one_hot"
     """Values are one-hot rows: the output shows the weights themselves."""
     INTEGERS = "integers"
@@ -133,9 +150,9 @@ class Values(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """One call, small enough to print: geometry, options, layouts, and how to draw the contents.
+    """One call, small enough to print: sizes, options, layouts, and how to draw the contents.
 
-    The tensors follow from it by `attnspec.conformance.inputs.draw`. Sizes are counts.
+    `attnspec.conformance.attention.inputs.draw` makes the tensors from it. Sizes are counts.
     """
 
     batch: int = 1
@@ -157,11 +174,12 @@ class Case:
     return_lse: bool = False
     dropout_p: float = 0.0
     backward: bool = False
-    """Ask for the gradients of query, key and value."""
+    """Compute the gradients of query, key and value."""
     mask_gradient: bool = False
-    """With `backward`: ask for that of a float mask as well."""
+    """With `backward`: compute the gradient of a float mask as well."""
     values: Values = Values.NORMAL
     layouts: Layouts = field(default_factory=Layouts)
+    mode: CallMode = CallMode.PLAIN
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -173,10 +191,12 @@ class Case:
         is_float = self.mask is not None and self.mask.kind is MaskKind.FLOAT
         if self.mask_gradient and not (self.backward and is_float):
             raise ValueError("mask_gradient needs backward and a float mask")
+        if self.backward and self.mode in (CallMode.NO_GRAD, CallMode.INFERENCE):
+            raise ValueError(f"a backward pass is not possible under {self.mode}")
 
     @functools.cached_property
     def features(self) -> frozenset[Feature]:
-        """What an implementation must claim to be asked this."""
+        """The features that an implementation must claim to be tested on this case."""
         used = {
             Feature.MASK: self.mask is not None,
             Feature.CAUSAL: self.is_causal,
@@ -192,33 +212,34 @@ class Case:
         return frozenset(feature for feature, is_used in used.items() if is_used)
 
     def but(self, **changes: Any) -> "Case":
-        """The same case with some fields changed."""
+        """Return the same case with some fields changed."""
         return replace(self, **changes) if changes else self
 
     def __str__(self) -> str:
-        """Only what differs from the smallest case, in words."""
-        shown = []
+        """Return the sizes, the dtype, and the fields that differ from the smallest case."""
+        always = ("batch", "heads", "queries", "keys", "d_head", "d_value", "dtype")
+        words = []
         for item in fields(self):
-            got = getattr(self, item.name)
-            if item.name in ("batch", "heads", "queries", "keys", "d_head", "d_value", "dtype") or (
-                got != getattr(SMALLEST, item.name)
-            ):
-                shown.append(f"{item.name}={_words(got)}")
-        return " ".join(shown)
+            value = getattr(self, item.name)
+            if item.name in always or value != getattr(SMALLEST, item.name):
+                words.append(f"{item.name}={_words(value)}")
+        return " ".join(words)
 
 
 SMALLEST = Case()
 
 
 def _words(value: object) -> str:
-    """Print a field without quotes, defaults or module names."""
+    """Return the text of a field without quotes, defaults or module names."""
     if isinstance(value, Mask):
-        own = "" if value.dtype is None else f"/{str(value.dtype).removeprefix('torch.')}"
-        return f"{value.kind}{own}/{value.pattern}({value.shape})"
+        dtype = "" if value.dtype is None else f"/{str(value.dtype).removeprefix('torch.')}"
+        return f"{value.kind}{dtype}/{value.pattern}({value.shape})"
     if isinstance(value, Layouts):
-        given = {item.name: getattr(value, item.name) for item in fields(value)}
-        odd = [
-            f"{name}:{layout}" for name, layout in given.items() if layout is not Layout.CONTIGUOUS
+        layouts = {item.name: getattr(value, item.name) for item in fields(value)}
+        others = [
+            f"{name}:{layout}"
+            for name, layout in layouts.items()
+            if layout is not Layout.CONTIGUOUS
         ]
-        return ",".join(odd) or "contiguous"
+        return ",".join(others) or "contiguous"
     return str(value).removeprefix("torch.")

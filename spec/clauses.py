@@ -1,4 +1,4 @@
-"""Clauses: the numbered sentences of the specification, read from its chapters."""
+"""Read the clauses of the specification, its numbered sentences, from its chapters."""
 
 import functools
 import re
@@ -26,7 +26,7 @@ CHAPTERS = (
     "model",
     "generation",
 )
-"""The chapters in reading order, each the name of a Markdown page beside this module."""
+"""The chapters in reading order, by the name of their Markdown page beside this module."""
 
 _ANCHOR = re.compile(r"^\((?P<anchor>[A-Z]{3}-[0-9]+)\)=$")
 _HEADING = re.compile(r"^#+ (?P<id>[A-Z]{3}-[0-9]+) (?P<title>.+)$")
@@ -36,7 +36,7 @@ _SINCE = re.compile(r"\*\*Since\*\* (?P<version>[0-9]+\.[0-9]+\.[0-9]+)\.")
 
 
 class Level(StrEnum):
-    """How binding a clause is, in the words of RFC 2119."""
+    """The requirement level of a clause, in the words of RFC 2119."""
 
     MUST = "MUST"
     MUST_NOT = "MUST NOT"
@@ -51,12 +51,12 @@ class Clause:
 
     Attributes:
         id: family and number, such as `ATT-2`.
-        title: the rest of its heading.
-        level: how binding it is.
+        title: its heading without the id.
+        level: its requirement level.
         sentence: its normative sentence, without mark-up.
         chapter: the name of its page.
-        held_by: the functions of the laws that its page names, in order.
-        since: the first version of the specification that has it.
+        enforced_by: the functions of the laws that enforce it, in the order of its page.
+        since: the first version of the specification that has the clause.
         text: the whole clause as Markdown.
     """
 
@@ -65,7 +65,7 @@ class Clause:
     level: Level
     sentence: str
     chapter: str
-    held_by: tuple[str, ...]
+    enforced_by: tuple[str, ...]
     since: str
     text: str
 
@@ -79,7 +79,7 @@ def chapter_text(chapter: str) -> str:
     """Return the Markdown of a chapter.
 
     Raises:
-        KeyError: for a chapter that does not exist, naming those that do.
+        KeyError: if the chapter does not exist; lists the chapters.
     """
     if chapter not in CHAPTERS:
         raise KeyError(f"no chapter {chapter!r}; the chapters are {', '.join(CHAPTERS)}")
@@ -90,8 +90,8 @@ def parse(chapter: str, text: str) -> list[Clause]:
     """Read the clauses of one page.
 
     Raises:
-        ValueError: where an anchor and its heading differ, or a clause lacks its sentence, its
-            laws or its version.
+        ValueError: if an anchor and its heading differ, or a clause lacks its sentence, its laws
+            or its version.
     """
     lines = text.splitlines()
     starts = [n for n, line in enumerate(lines) if _HEADING.match(line)]
@@ -111,21 +111,21 @@ def parse(chapter: str, text: str) -> list[Clause]:
 
 
 def _end(lines: list[str], start: int) -> int:
-    """The first line after `start` that opens another section and is not inside a code fence."""
-    fenced = False
+    """Return the first line after `start` that opens a section and is not inside a code fence."""
+    is_fenced = False
     for number in range(start + 1, len(lines)):
         if lines[number].startswith(("```", "~~~")):
-            fenced = not fenced
-        if not fenced and (lines[number].startswith("#") or _ANCHOR.match(lines[number])):
+            is_fenced = not is_fenced
+        if not is_fenced and (lines[number].startswith("#") or _ANCHOR.match(lines[number])):
             return number
     return len(lines)
 
 
 def _clause(chapter: str, identifier: str, title: str, body: list[str]) -> Clause:
-    """Make the record of one clause from the lines under its heading."""
+    """Return one clause from the lines under its heading."""
     text = "\n".join(body).strip()
-    paragraphs = [" ".join(each.split()) for each in re.split(r"\n\s*\n", text)]
-    normative = [each for each in paragraphs if _LEVEL.search(each)]
+    paragraphs = [" ".join(block.split()) for block in re.split(r"\n\s*\n", text)]
+    normative = [paragraph for paragraph in paragraphs if _LEVEL.search(paragraph)]
     if len(normative) != 1:
         raise ValueError(
             f"{identifier}: one paragraph must hold its MUST, SHOULD or MAY, found {len(normative)}"
@@ -135,11 +135,13 @@ def _clause(chapter: str, identifier: str, title: str, body: list[str]) -> Claus
         raise ValueError(
             f"{identifier}: one sentence, one MUST, SHOULD or MAY; found {1 + len(others)}"
         )
-    held = [each for each in paragraphs if each.startswith("**Held by**")]
-    if len(held) != 1:
-        raise ValueError(f"{identifier}: one paragraph must name its laws, found {len(held)}")
-    since = _SINCE.search(held[0])
-    if since is None or text.count("**Since**") != 1 or since.end() != len(held[0]):
+    enforced_by = [paragraph for paragraph in paragraphs if paragraph.startswith("**Enforced by**")]
+    if len(enforced_by) != 1:
+        raise ValueError(
+            f"{identifier}: one paragraph must name its laws, found {len(enforced_by)}"
+        )
+    since = _SINCE.search(enforced_by[0])
+    if since is None or text.count("**Since**") != 1 or since.end() != len(enforced_by[0]):
         raise ValueError(f"{identifier}: after its laws, it must say **Since** and a version")
     return Clause(
         id=identifier,
@@ -147,41 +149,39 @@ def _clause(chapter: str, identifier: str, title: str, body: list[str]) -> Claus
         level=Level(level),
         sentence=normative[0].replace("**", "").replace("`", ""),
         chapter=chapter,
-        held_by=tuple(_HELD.findall(held[0])),
+        enforced_by=tuple(_HELD.findall(enforced_by[0])),
         since=since["version"],
         text=text,
     )
 
 
 @functools.cache
-def clauses() -> dict[str, Clause]:
-    """Every clause of the specification by id, in reading order.
+def all_clauses() -> dict[str, Clause]:
+    """Return every clause of the specification by id, in reading order.
 
     Raises:
-        ValueError: for two clauses of one id, or a page that breaks the form.
+        ValueError: if two clauses have one id, or a page breaks the form.
     """
-    found: dict[str, Clause] = {}
+    clauses: dict[str, Clause] = {}
     for chapter in CHAPTERS:
-        for each in parse(chapter, chapter_text(chapter)):
-            if each.id in found:
-                raise ValueError(
-                    f"{each.id} stands in {found[each.id].chapter}.md and {chapter}.md"
-                )
-            found[each.id] = each
-    return found
+        for new in parse(chapter, chapter_text(chapter)):
+            if new.id in clauses:
+                first = clauses[new.id].chapter
+                raise ValueError(f"{new.id} is in both {first}.md and {chapter}.md")
+            clauses[new.id] = new
+    return clauses
 
 
 def clause(identifier: str) -> Clause:
     """Return one clause.
 
     Raises:
-        KeyError: for an id that no clause has, naming the family's ids.
+        KeyError: if no clause has the id; lists the family's ids, or the families.
     """
-    every = clauses()
-    if identifier not in every:
+    clauses = all_clauses()
+    if identifier not in clauses:
         family = identifier.partition("-")[0].upper()
-        near = [each for each in every if each.startswith(family)] or sorted(
-            {c.family for c in every.values()}
-        )
-        raise KeyError(f"no clause {identifier!r}; there are {', '.join(near)}")
-    return every[identifier]
+        families = sorted({other.family for other in clauses.values()})
+        known = [other for other in clauses if other.startswith(family)] or families
+        raise KeyError(f"no clause {identifier!r}; there are {', '.join(known)}")
+    return clauses[identifier]

@@ -1,4 +1,4 @@
-"""The contract of an attention implementation, and how it says what it claims."""
+"""The contract of an attention implementation, and the declaration of its claims."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -31,30 +31,30 @@ class Attention(Protocol):
         enable_gqa: bool = False,
         **features: Any,
     ) -> Any:
-        """Mix values by how well each query matches the keys it may read."""
+        """Return a mean of values for each query, weighted by a softmax of its scores."""
 
 
 class Extra(StrEnum):
-    """What an implementation can claim of the machinery around it, apart from any case."""
+    """A claim about torch's tools around an implementation, independent of any case."""
 
     COMPILE = "compile"
-    """`torch.compile(fullgraph=True)` takes it, whatever the sizes."""
+    """`torch.compile(fullgraph=True)` compiles it, for all sizes."""
     VMAP = "vmap"
-    """`torch.vmap` takes it, over any of its tensors."""
+    """`torch.vmap` accepts it, over any of its tensors."""
     OPCHECK = "opcheck"
-    """It calls operators of its own, and `torch.library.opcheck` finds nothing wrong with them."""
+    """It calls custom operators that pass `torch.library.opcheck`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Deviation:
-    """A known mistake of an implementation, kept on record until it is mended.
+    """A known bug of an implementation, kept on record until it is fixed.
 
     Attributes:
         law: the name of the law that finds it.
         reason: one sentence, with the version of the library in which it was seen.
-        link: where it is described.
-        applies: true for the cases that it spoils. The law runs without them; they run apart
-            and are expected to fail.
+        link: the address of its description.
+        applies: true for the cases that it affects. The law runs without them; they run
+            separately and are expected to fail.
         example: the smallest case that shows it.
     """
 
@@ -75,10 +75,10 @@ class Deviation:
 
 @dataclass(frozen=True, kw_only=True)
 class Counters:
-    """What an implementation counts of itself.
+    """An implementation's own counts.
 
     Attributes:
-        kernel_calls: how often the kernel that the name promises ran, in this process.
+        kernel_calls: the runs of the kernel that the name promises, in this process.
         compile_seconds: time spent compiling, in this process.
     """
 
@@ -86,32 +86,32 @@ class Counters:
     compile_seconds: float = 0.0
 
 
-def everything(case: Case) -> None:
-    """Refuse nothing: the default of `Implementation.supports`."""
+def any_case(case: Case) -> None:
+    """Accept every case: the default of `Implementation.supports`."""
 
 
-def here() -> None:
-    """Be available: the default of `Implementation.unavailable`."""
+def available() -> None:
+    """Report that nothing is missing: the default of `Implementation.unavailable`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Implementation:
-    """An attention function and what it claims, as data.
+    """An attention function and its claims, as data.
 
-    Anything declared must work; anything else is reported "not claimed".
+    Anything declared must work; anything else is reported as "not claimed".
 
     Attributes:
         name: unique, lower case, words joined by underscores.
         attention: the callable.
-        features: what it can do beyond plain attention.
-        dtypes: the storage types it accepts.
-        devices: the device types it runs on.
-        supports: why it refuses a case that its features would allow, or `None`.
-        unavailable: why it cannot run on this machine, or `None`.
-        profile: its answers where the field is split.
-        deviations: known mistakes.
-        counters: what it counts of itself, where it can.
-        extras: what it can do beyond being called.
+        features: its capabilities beyond plain attention.
+        dtypes: the storage types that it accepts.
+        devices: the device types that it runs on.
+        supports: returns the reason why it refuses a case that its features allow, or None.
+        unavailable: returns the reason why it cannot run on this machine, or None.
+        profile: its behaviour wherever libraries disagree.
+        deviations: its known bugs.
+        counters: returns its own counts; None if it counts nothing.
+        extras: its claims about torch's tools.
     """
 
     name: str
@@ -119,8 +119,8 @@ class Implementation:
     features: frozenset[Feature] = frozenset({Feature.MASK, Feature.CAUSAL})
     dtypes: tuple[torch.dtype, ...] = (torch.float64, torch.float32)
     devices: tuple[str, ...] = ("cpu",)
-    supports: Callable[[Case], str | None] = everything
-    unavailable: Callable[[], str | None] = here
+    supports: Callable[[Case], str | None] = any_case
+    unavailable: Callable[[], str | None] = available
     profile: Profile = field(default_factory=Profile)
     deviations: tuple[Deviation, ...] = ()
     counters: Callable[[], Counters] | None = None
@@ -135,7 +135,7 @@ class Implementation:
             raise ValueError(f"{self.name}: at least one dtype and one device must be claimed")
 
     def refuses(self, case: Case) -> str | None:
-        """Why this case is not claimed, in words, or `None` where it is."""
+        """Return why the implementation does not claim a case, or None if it claims the case."""
         missing = sorted(case.features - self.features)
         if missing:
             return f"feature not claimed: {', '.join(missing)}"

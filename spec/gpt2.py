@@ -10,7 +10,7 @@ import torch
 
 @dataclass(frozen=True, kw_only=True)
 class GPT2Config:
-    """The switches of GPT-2 that change its result, under the names of Hugging Face's `GPT2Config`.
+    """The options of GPT-2 that change its result, under the names of Hugging Face's `GPT2Config`.
 
     The defaults are those of the released 124M checkpoint. Sizes are counts.
 
@@ -53,12 +53,12 @@ class GPT2Config:
 
     @property
     def d_inner(self) -> int:
-        """Channels inside the MLP: four times the model's where `n_inner` does not say."""
+        """Channels inside the MLP: `n_inner`, by default four times the model's channels."""
         return 4 * self.n_embd if self.n_inner is None else self.n_inner
 
 
 class ModelFeature(StrEnum):
-    """What a GPT-2 implementation can claim beyond `model(input_ids) -> logits`."""
+    """A capability beyond `model(input_ids) -> logits` that a GPT-2 can claim."""
 
     CACHE = "cache"
     """`model(input_ids, cache=model.empty_cache()) -> (logits, cache)`."""
@@ -72,12 +72,12 @@ class ModelFeature(StrEnum):
 
 Build = Callable[[GPT2Config, Mapping[str, torch.Tensor]], Any]
 """`build(config, state_dict) -> model`. The keys are Hugging Face's with the `transformer.` prefix,
-`lm_head.weight` present only where untied; the dtype is the dtype to compute in."""
+`lm_head.weight` present only if untied; the dtype is the dtype to compute in."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelImplementation:
-    """A GPT-2 and what it claims, as data."""
+    """A GPT-2 and its claims, as data."""
 
     name: str
     build: Build

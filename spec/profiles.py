@@ -1,13 +1,14 @@
-"""Profiles: the questions on which correct implementations differ, each with its answers."""
+"""Profiles: the behaviours in which correct implementations differ."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import ClassVar
 
 
 class CausalAlignment(StrEnum):
-    """Which diagonal the causal mask follows when there are fewer or more queries than keys."""
+    """The diagonal of the causal mask if there are fewer or more queries than keys."""
 
     UPPER_LEFT = "upper_left"
     """Query *i* may read key *j* iff *j ≤ i*."""
@@ -16,7 +17,7 @@ class CausalAlignment(StrEnum):
 
 
 class EmptyRow(StrEnum):
-    """What a query that may read nothing gives."""
+    """The output of a query that may read no key."""
 
     ZERO = "zero"
     MEAN = "mean"
@@ -24,47 +25,74 @@ class EmptyRow(StrEnum):
     NAN = "nan"
 
 
+class CausalSingleQuery(StrEnum):
+    """The effect of the causal flag if there is a single query, as in decoding."""
+
+    HIDES = "hides"
+    """As with more queries: under `upper_left`, the query may read key 0 alone."""
+    IGNORED = "ignored"
+    """None: the query may read every key."""
+
+
 class MaskedNonfinite(StrEnum):
-    """What NaN and infinity do in keys and values that a query may not read."""
+    """The effect of NaN and infinity in a key or a value that a query may not read."""
 
     BLOCKED = "blocked"
-    """Nothing: the row is what it would be without them."""
+    """None: the row is the same as without them."""
     PROPAGATES = "propagates"
     """The row may become NaN, and never another finite value."""
 
 
+class Grouping(StrEnum):
+    """The key/value head of a query head, if there are fewer key/value heads than query heads."""
+
+    CONSECUTIVE = "consecutive"
+    """Query head *h* reads key/value head ``h // (heads // kv_heads)``."""
+    INTERLEAVED = "interleaved"
+    """Query head *h* reads key/value head ``h % kv_heads``."""
+
+
+class SoftcapOrder(StrEnum):
+    """The order of softcap and bias. Hidden keys stay hidden in either."""
+
+    BEFORE_BIAS = "before_bias"
+    """The softcap bounds the scaled scores; float mask and ALiBi are added to the result."""
+    AFTER_BIAS = "after_bias"
+    """The softcap bounds the sum of scaled scores, float mask and ALiBi."""
+
+
 class RoundingLevel(StrEnum):
-    """Which intermediate results may be rounded to the storage type, from fewest to most."""
+    """The intermediate results that may be rounded to the storage type, from fewest to most."""
 
     FUSED = "fused"
-    """Weights once, before they meet the values; the output once."""
+    """Weights once, before they are multiplied by the values; the output once."""
     PRESCALED = "prescaled"
     """As fused, and the scaled queries (or keys)."""
     ROWSUM = "rowsum"
     """As fused, and the sum of a row is taken over rounded weights."""
     EAGER = "eager"
-    """Every intermediate: scaled queries, scores, weights."""
+    """Every intermediate result: scaled queries, scores, weights."""
 
 
 def one_write(queries: int, keys: int) -> tuple[int, int]:
-    """Write every gradient back once: the default of `Rounding.partial_writes`."""
+    """Return one write for every gradient: the default of `Rounding.partial_writes`."""
     return 1, 1
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rounding:
-    """How an implementation rounds; the error bound of chapter NUM is computed from it.
+    """The roundings of an implementation; the error bound of chapter NUM is computed from them.
 
     Attributes:
-        level: which intermediate results are rounded to the storage type.
+        level: the intermediate results that are rounded to the storage type.
         accumulator: unit roundoff of sums and elementary functions; ``None`` means round to
             nearest in float32 (in float64 for float64 inputs). A tensor core whose adder
             truncates declares ``2.0**-23`` or more.
-        partial_writes: ``(queries, keys) -> (n_q, n_kv)``, how often dQ, and dK and dV, are
-            written back in the storage type while they are summed.
+        partial_writes: ``(queries, keys) -> (n_q, n_kv)``, the number of times that dQ, and dK
+            and dV, are written back in the storage type while they are summed.
         exp_error: relative error of ``exp`` in units of the accumulator's roundoff.
-        weight_exp_error: that of the ``exp`` which gives a weight, where the storage type has 16
-            bits: kernels often take a coarser one there, and an exact one to rescale. ``None`` is
+        weight_exp_error: likewise of the ``exp`` that becomes a weight, if the storage type has 16
+            bits: kernels often use a coarser one there, and an exact one to rescale. ``None`` is
             `exp_error`.
         tanh_error: likewise of ``tanh``.
     """
@@ -87,16 +115,50 @@ class Rounding:
 
 @dataclass(frozen=True, kw_only=True)
 class Profile:
-    """One implementation's answers to every question on which the field is split.
+    """The declared behaviour of one implementation wherever libraries disagree.
 
-    The defaults are the answers that the specification recommends.
+    The defaults are the behaviours that the specification recommends.
     """
 
     causal_alignment: CausalAlignment = CausalAlignment.UPPER_LEFT
+    causal_single_query: CausalSingleQuery = CausalSingleQuery.HIDES
     empty_row: EmptyRow = EmptyRow.ZERO
-    masked_nonfinite: MaskedNonfinite = MaskedNonfinite.BLOCKED
+    empty_row_bool_mask: EmptyRow | None = None
+    """The same if a bool mask hides the keys; None if it makes no difference."""
+    empty_row_float_mask: EmptyRow | None = None
+    """The same if a float mask hides the keys; None if it makes no difference."""
+    masked_keys: MaskedNonfinite = MaskedNonfinite.BLOCKED
+    masked_values: MaskedNonfinite = MaskedNonfinite.BLOCKED
+    grouping: Grouping = Grouping.CONSECUTIVE
+    softcap_order: SoftcapOrder = SoftcapOrder.BEFORE_BIAS
     rounding: Rounding = field(default_factory=Rounding)
     deterministic: bool = True
-    """Two equal calls give equal bits."""
+    """Equal calls return equal bits."""
     batch_invariant: bool = False
-    """A batch element's bits do not depend on the rest of the batch."""
+    """The bits of a batch element are independent of the rest of the batch."""
+
+    QUESTIONS: ClassVar[Mapping[str, type[StrEnum]]] = {
+        "causal_alignment": CausalAlignment,
+        "causal_single_query": CausalSingleQuery,
+        "empty_row": EmptyRow,
+        "empty_row_bool_mask": EmptyRow,
+        "empty_row_float_mask": EmptyRow,
+        "masked_keys": MaskedNonfinite,
+        "masked_values": MaskedNonfinite,
+        "grouping": Grouping,
+        "softcap_order": SoftcapOrder,
+    }
+    """The fields whose answers have names, with these answers."""
+
+    def ignores_causal_flag(self, queries: int) -> bool:
+        """Return whether `is_causal` has no effect on a call of so many queries."""
+        return queries == 1 and self.causal_single_query is CausalSingleQuery.IGNORED
+
+    @property
+    def empty_row_answers(self) -> Mapping[str, EmptyRow]:
+        """The output of an empty row, by what hides its keys: `position`, or a kind of mask."""
+        return {
+            "position": self.empty_row,
+            "bool": self.empty_row_bool_mask or self.empty_row,
+            "float": self.empty_row_float_mask or self.empty_row,
+        }

@@ -8,7 +8,7 @@ from typing import Protocol
 import torch
 from jaxtyping import Float
 
-from attnspec.spec.contract import here
+from attnspec.spec.contract import available
 
 END_OF_TEXT = "<|endoftext|>"
 """The one special token of GPT-2, written between the documents of its training text."""
@@ -23,9 +23,9 @@ class Vocabulary:
     Attributes:
         name: `gpt2` for the released vocabulary, anything else for another.
         vocab_json: the content of `vocab.json` (or `encoder.json`): token to id.
-        merges_txt: the content of `merges.txt` (or `vocab.bpe`): a line of version, then one pair
-            a line, the first to be merged first.
-        special_tokens: the tokens that stand for no text; keys of `vocab_json`.
+        merges_txt: the content of `merges.txt` (or `vocab.bpe`): a version line, then one pair per
+            line, in order of priority.
+        special_tokens: the tokens that represent no text; keys of `vocab_json`.
     """
 
     name: str
@@ -36,8 +36,8 @@ class Vocabulary:
     @property
     def ids(self) -> dict[str, int]:
         """Token to id, special tokens included."""
-        found: dict[str, int] = json.loads(self.vocab_json)
-        return found
+        ids: dict[str, int] = json.loads(self.vocab_json)
+        return ids
 
     @property
     def merges(self) -> list[tuple[str, str]]:
@@ -48,56 +48,56 @@ class Vocabulary:
 
 
 class Tokenizer(Protocol):
-    """Text to ids and back."""
+    """A tokenizer, from text to ids and back."""
 
     @property
     def vocab_size(self) -> int:
-        """How many ids there are: every id lies in ``0 .. vocab_size - 1``."""
+        """The number of ids: every id lies in ``0 .. vocab_size - 1``."""
 
     def encode(self, text: str, *, allowed_special: Collection[str] = frozenset()) -> Sequence[int]:
-        """Turn text into ids; a special token is read as one only where it is allowed.
+        """Return the ids of a text; a special token is read as one only if it is allowed.
 
         Raises:
-            ValueError: for text that is not made of Unicode scalar values (lone surrogates).
+            ValueError: if the text is not made of Unicode scalar values (lone surrogates).
         """
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Turn ids into text; bytes that are no UTF-8 become U+FFFD.
+        """Return the text of ids; bytes that are no UTF-8 become U+FFFD.
 
         Raises:
-            ValueError: for an id outside the vocabulary.
+            ValueError: if an id is outside the vocabulary.
         """
 
 
 def any_vocabulary(vocabulary: Vocabulary) -> None:
-    """Refuse no vocabulary: the default of `TokenizerImplementation.supports`."""
+    """Accept every vocabulary: the default of `TokenizerImplementation.supports`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TokenizerImplementation:
-    """A tokenizer and what it claims, as data.
+    """A tokenizer and its claims, as data.
 
     Attributes:
         name: unique, lower case, words joined by underscores.
         load: makes a tokenizer of a vocabulary.
-        supports: why it cannot take a vocabulary, or `None`.
-        unavailable: why it cannot run on this machine, or `None`.
+        supports: returns the reason why it refuses a vocabulary, or None.
+        unavailable: returns the reason why it cannot run on this machine, or None.
     """
 
     name: str
     load: Callable[[Vocabulary], Tokenizer]
     supports: Callable[[Vocabulary], str | None] = any_vocabulary
-    unavailable: Callable[[], str | None] = here
+    unavailable: Callable[[], str | None] = available
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sampling:
-    """How the next token is chosen from its logits.
+    """The settings with which the next token is chosen from its logits.
 
     Attributes:
         temperature: divides the logits; positive.
-        top_k: how many of the largest logits stay, at least 1, or `None` for all.
-        top_p: the probability that the tokens kept must reach, in (0, 1], or `None` for all.
+        top_k: the number of largest logits that are kept, at least 1, or None for all.
+        top_p: the probability that the kept tokens must reach, in (0, 1], or None for all.
     """
 
     temperature: float = 1.0
@@ -105,7 +105,7 @@ class Sampling:
     top_p: float | None = None
 
     def __str__(self) -> str:
-        """The settings that are in force."""
+        """Return the settings that are in force."""
         filters = f" top_k={self.top_k}" * (self.top_k is not None)
         return f"temperature={self.temperature}{filters}" + f" top_p={self.top_p}" * (
             self.top_p is not None
@@ -113,11 +113,11 @@ class Sampling:
 
 
 NextLogits = Callable[[Sequence[int]], Float[torch.Tensor, " vocab"]]
-"""The logits of the token that follows a sequence of ids: all that a sampler sees of a model."""
+"""Returns the logits of the token that follows a sequence of ids; a sampler's view of a model."""
 
 
 class Probabilities(Protocol):
-    """The distribution that the next token is drawn from."""
+    """A function from logits to the distribution of the next token."""
 
     def __call__(
         self, logits: Float[torch.Tensor, " vocab"], sampling: Sampling
@@ -125,12 +125,12 @@ class Probabilities(Protocol):
         """Apply temperature, then top-k, then top-p, and normalize.
 
         Raises:
-            ValueError: for a setting outside its domain, naming it.
+            ValueError: if a setting is outside its domain; names it.
         """
 
 
 class Generate(Protocol):
-    """Tokens, one after another, each chosen from the logits given all before it."""
+    """A function that generates tokens one by one, each from the logits given all before it."""
 
     def __call__(
         self,
@@ -149,26 +149,26 @@ class Generate(Protocol):
             prompt: at least one id.
             max_new_tokens: a count, at least 1.
             stop_tokens: ids before which generation ends; none of them is returned.
-            sampling: how to draw, or `None` for the most probable token each time.
-            seed: of the random draws; equal seeds give equal tokens.
+            sampling: the settings of the draws, or None for the most probable token each time.
+            seed: the seed of the random draws; equal seeds give equal tokens.
         """
 
 
 def any_sampling(sampling: Sampling) -> None:
-    """Refuse no settings: the default of `SamplerImplementation.supports`."""
+    """Accept all settings: the default of `SamplerImplementation.supports`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SamplerImplementation:
-    """A way of choosing tokens and what it claims, as data.
+    """A sampler and its claims, as data.
 
     Attributes:
         name: unique, lower case, words joined by underscores.
-        probabilities: the distribution of the next token.
-        generate: the loop that chooses one token after another.
+        probabilities: returns the distribution of the next token.
+        generate: generates one token after another.
         dtypes: the types of logits that it accepts; it computes in no narrower one.
-        supports: why it refuses settings, or `None`.
-        unavailable: why it cannot run on this machine, or `None`.
+        supports: returns the reason why it refuses settings, or None.
+        unavailable: returns the reason why it cannot run on this machine, or None.
     """
 
     name: str
@@ -176,4 +176,4 @@ class SamplerImplementation:
     generate: Generate
     dtypes: tuple[torch.dtype, ...] = (torch.float64, torch.float32)
     supports: Callable[[Sampling], str | None] = any_sampling
-    unavailable: Callable[[], str | None] = here
+    unavailable: Callable[[], str | None] = available

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import pytest
 from typer.main import get_command
 
-from attnspec.conformance.cli import app
+from attnspec.conformance.cli.app import app
 
 ROOT = Path(__file__).parent.parent
 PAGES = [
@@ -27,30 +27,33 @@ FENCE = re.compile(
 RUN = {"{doctest}", "{testsetup}", "{testcleanup}"}
 BUILT = {
     *("{api}", "{behaviour}", "{command-line}", "{evidence}", "{eval-rst}", "{figure}"),
+    "{glossary}",
     *("{include}", "{laws}", "{mutants}", "{planted}", "{record-fields}", "{toctree}"),
 }
-"""Directives that hold no code: the build of the pages fails where they are wrong."""
+"""Directives without code: the build of the pages fails if they are wrong."""
 
 FIRST = (
     "$ attnspec check my_kernels.py:attention --features causal --dtypes float32 --laws MSK-1 -x"
 )
-KERNEL = "tests/test_readme.py::test_the_page_on_kernels_does_what_it_says"
-STUDENT = "tests/conformance/test_check_gpt2.py::test_three_mistakes_are_found_one_after_another"
-PROBED = "tests/conformance/test_probe_hostile.py::test_the_page_shows_what_the_probe_finds"
-TRIED = {
-    ("README.md", "import math"): "tests/test_readme.py::test_the_first_screen_is_true",
-    ("README.md", FIRST): "tests/test_readme.py::test_the_first_screen_is_true",
+KERNEL = "tests/test_readme.py::test_the_code_of_the_page_on_kernels_runs"
+STUDENT = (
+    "tests/conformance/cli/test_check_gpt2.py::test_three_mistakes_are_found_one_after_another"
+)
+PROBED = "tests/conformance/probe/test_hostile.py::test_the_page_shows_the_findings"
+TESTED = {
+    ("README.md", "import math"): "tests/test_readme.py::test_the_first_screen_is_correct",
+    ("README.md", FIRST): "tests/test_readme.py::test_the_first_screen_is_correct",
     (
         "README.md",
         "$ python -m nox -s conformance",
-    ): "tests/test_readme.py::test_the_run_that_is_shown_is_the_one_that_is_stored",
+    ): "tests/test_readme.py::test_the_readme_shows_the_stored_run",
     (
         "README.md",
         "from attnspec.spec import Feature, Implementation, Profile, Rounding, RoundingLevel",
-    ): "tests/test_readme.py::test_the_declaration_is_one",
+    ): "tests/test_readme.py::test_the_declaration_is_an_implementation",
     (
         "docs/check_kernel.md",
-        "from attnspec.conformance.parametrize import parametrize_with_laws",
+        "from attnspec.conformance.api import parametrize_with_laws",
     ): KERNEL,
     (
         "docs/check_kernel.md",
@@ -87,18 +90,18 @@ TRIED = {
     ("docs/probe.md", "import torch"): PROBED,
     ("docs/probe.md", "my_kernels.py:attention"): PROBED,
 }
-"""The test that runs a block, by its page and its first line. Commands without output need none."""
+"""The test of a block, by its page and its first line. Commands without output need none."""
 
 INCLUDED = {
-    "docs/examples/adapters.py": "tests/conformance/test_adapters.py",
+    "docs/examples/adapters.py": "tests/test_adapters.py",
     "docs/examples/attention.c": "tests/test_examples.py",
     "docs/examples/attention_in_c.py": "tests/test_examples.py",
     "docs/examples/conformance.yml": "tests/test_examples.py",
     "docs/examples/conformance_noxfile.py": "tests/test_examples.py",
-    "docs/examples/student_gpt2.py": "tests/conformance/test_check_gpt2.py",
+    "docs/examples/student_gpt2.py": "tests/conformance/cli/test_check_gpt2.py",
     "docs/examples/two_kernels.py": "docs/how_to/profile.md",
 }
-"""What runs an included file that is no part of the package."""
+"""The test or page that runs an included file outside the package."""
 
 
 class Block(NamedTuple):
@@ -120,17 +123,17 @@ def fenced(page: str, text: str) -> Iterator[Block]:
 
 
 def blocks() -> list[Block]:
-    found = []
+    every_block = []
     for path in PAGES:
         page = path.relative_to(ROOT).as_posix()
         if not page.startswith(GENERATED):
-            found += fenced(page, path.read_text(encoding="utf-8"))
-    assert len(found) > 300
-    return found
+            every_block += fenced(page, path.read_text(encoding="utf-8"))
+    assert len(every_block) > 300
+    return every_block
 
 
 def commands(block: Block) -> list[str]:
-    """What is typed: after a dollar sign, or all of it where nothing is."""
+    """Return the typed commands: the lines after a dollar sign, or all lines if none has one."""
     text = block.text.replace("\\\n", " ")
     lines = [line for line in text.splitlines() if line.strip()]
     typed = [line[2:] for line in lines if line.startswith("$ ")]
@@ -144,46 +147,46 @@ def is_without_output(block: Block) -> bool:
     )
 
 
-def untried(found: list[Block]) -> list[str]:
-    """What is neither run nor listed as run by a test."""
+def untested(several: list[Block]) -> list[str]:
+    """Return the blocks that are neither run nor listed as run by a test."""
     return [
-        f"{each.page}: {each.kind or 'plain'}: {each.first}"
-        for each in found
-        if each.kind not in RUN | BUILT
-        and each.kind != "{literalinclude}"
-        and not (each.kind == "console" and is_without_output(each))
-        and (each.page, each.first) not in TRIED
+        f"{block.page}: {block.kind or 'plain'}: {block.first}"
+        for block in several
+        if block.kind not in RUN | BUILT
+        and block.kind != "{literalinclude}"
+        and not (block.kind == "console" and is_without_output(block))
+        and (block.page, block.first) not in TESTED
     ]
 
 
 def test_every_block_is_run():
-    assert not untried(blocks())
+    assert not untested(blocks())
 
 
-def test_a_block_that_nothing_runs_is_found():
-    told = untried(list(fenced("page.md", "```python\n1 / 0\n```\n~~~yaml\na: b\n~~~\n")))
-    assert told == ["page.md: python: 1 / 0", "page.md: yaml: a: b"]
-    assert untried(list(fenced("page.md", "```console\n$ attnspec list\nsdpa\n```\n")))
-    assert not untried(list(fenced("page.md", "```{doctest}\n>>> 1\n1\n```\n")))
+def test_an_untested_block_is_found():
+    messages = untested(list(fenced("page.md", "```python\n1 / 0\n```\n~~~yaml\na: b\n~~~\n")))
+    assert messages == ["page.md: python: 1 / 0", "page.md: yaml: a: b"]
+    assert untested(list(fenced("page.md", "```console\n$ attnspec list\nsdpa\n```\n")))
+    assert not untested(list(fenced("page.md", "```{doctest}\n>>> 1\n1\n```\n")))
 
 
-def test_no_block_is_listed_that_is_not_there():
-    there = {(each.page, each.first) for each in blocks()}
-    assert not TRIED.keys() - there
+def test_every_listed_block_exists():
+    existing = {(block.page, block.first) for block in blocks()}
+    assert not TESTED.keys() - existing
 
 
-@pytest.mark.parametrize("named", sorted(set(TRIED.values())))
-def test_every_test_that_is_listed_exists(named):
-    path, _, name = named.partition("::")
+@pytest.mark.parametrize("test", sorted(set(TESTED.values())))
+def test_every_listed_test_exists(test):
+    path, _, name = test.partition("::")
     tree = ast.parse((ROOT / path).read_text(encoding="utf-8"))
-    assert name in {each.name for each in tree.body if isinstance(each, ast.FunctionDef)}
+    assert name in {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
 
 
 def test_every_included_file_is_run():
     packages = tuple(f"{each}/" for each in ("spec", "reference", "conformance", "implementations"))
     for path in PAGES:
         for name in re.findall(r"^```\{literalinclude\} (\S+)$", path.read_text(), re.M):
-            # a chapter is read from where its page lies
+            # paths in a chapter are relative to the folder of its page
             base = ROOT / "docs" if path.parent == ROOT / "spec" else path.parent
             file = (base / name).resolve().relative_to(ROOT).as_posix()
             if file.startswith(packages):
@@ -192,36 +195,37 @@ def test_every_included_file_is_run():
             assert Path(file).stem in text or Path(file).name in text, file
 
 
-def test_restructured_text_holds_no_code_of_its_own():
+def test_restructured_text_holds_no_code():
     for block in blocks():
         if block.kind == "{eval-rst}":
             assert not re.search(r"^\s*\.\. (code|code-block|sourcecode)::|::$", block.text, re.M)
 
 
 def sessions(path: Path) -> set[str]:
-    """The names of the sessions of a noxfile."""
-    functions = (each for each in ast.parse(path.read_text()).body)
+    """Return the names of the sessions of a noxfile."""
     return {
-        each.name
-        for each in functions
-        if isinstance(each, ast.FunctionDef)
-        and any("nox.session" in ast.unparse(one) for one in each.decorator_list)
+        node.name
+        for node in ast.parse(path.read_text()).body
+        if isinstance(node, ast.FunctionDef)
+        and any("nox.session" in ast.unparse(decorator) for decorator in node.decorator_list)
     }
 
 
 SESSIONS = sessions(ROOT / "noxfile.py") | sessions(ROOT / "docs/examples/conformance_noxfile.py")
 OTHERS = ("cc", "fresh/bin/python", "grep", "pip", "pytest", "python3.11")
-"""What is no command of ours; pytest's options are tried by the tests of the routes."""
+"""Commands of other tools; the tests of the ways to check a kernel try pytest's options."""
 
 
-def understand(command: str) -> None:
-    """Read a command as it will be read when it is typed.
+def parse_command(command: str) -> None:
+    """Parse a command as its tool does.
 
     Raises:
-        Exception: where an option or an argument is not known.
+        Exception: if an option or an argument is unknown.
     """
     words = shlex.split(command, comments=True)
-    while words and words[0] in ("python", "-m"):
+    if words[0] == "timeout":
+        words = words[2:]
+    while words and (words[0] in ("python", "-m") or "=" in words[0]):
         words = words[1:]
     if words[0] == "attnspec":
         group = get_command(app)
@@ -231,27 +235,27 @@ def understand(command: str) -> None:
     elif words[0] == "nox":
         options = words[1 : words.index("--")] if "--" in words else words[1:]
         if "-s" in options:
-            named = {each for each in options[options.index("-s") + 1 :] if each[0] != "-"}
-            assert named <= SESSIONS, named - SESSIONS
+            names = {word for word in options[options.index("-s") + 1 :] if word[0] != "-"}
+            assert names <= SESSIONS, names - SESSIONS
         if words[1:3] == ["-s", "conformance"] and "--" in words:
-            understand(shlex.join(["attnspec", "check", *words[words.index("--") + 1 :]]))
+            parse_command(shlex.join(["attnspec", "check", *words[words.index("--") + 1 :]]))
     else:
         assert words[0] in OTHERS, command
 
 
-TYPED = sorted({each for block in blocks() if block.kind == "console" for each in commands(block)})
+TYPED = sorted({line for block in blocks() if block.kind == "console" for line in commands(block)})
 
 
 @pytest.mark.parametrize("command", TYPED)
-def test_every_command_is_understood(command):
+def test_every_command_is_valid(command):
     for part in command.split("&&"):
-        understand(part.partition(" | ")[0].strip())
+        parse_command(part.partition(" | ")[0].strip())
 
 
 @pytest.mark.parametrize(
     "command",
     ["attnspec chekc sdpa", "attnspec check --effort much", "nox -s poetry", "attnspec check --no"],
 )
-def test_a_command_that_does_not_exist_is_found(command):
+def test_an_invalid_command_is_found(command):
     with pytest.raises((Exception, SystemExit)):
-        understand(command)
+        parse_command(command)

@@ -1,4 +1,4 @@
-"""The pages: what their extensions find, what is stored for them, and that nothing is stale."""
+"""The pages: their extensions, their stored results, their glossary."""
 
 import re
 import sys
@@ -6,16 +6,15 @@ from pathlib import Path
 
 import pytest
 
-import attnspec.conformance.laws
-import attnspec.conformance.mutants  # noqa: F401  (importing registers them)
 from attnspec import implementations
-from attnspec.conformance.evidence import objections
-from attnspec.conformance.law import registered
+from attnspec.conformance import laws, mutants
+from attnspec.conformance.evidence.conformance_run import objections
+from attnspec.conformance.laws.law import registered
 from attnspec.conformance.mutants.registry import planted
-from attnspec.conformance.record import Outcome, Record
-from attnspec.conformance.report_file import read_report
-from attnspec.conformance.targets import every_name
-from attnspec.spec import CHAPTERS, clauses
+from attnspec.conformance.report.file import read_report
+from attnspec.conformance.report.record import Outcome, Record
+from attnspec.conformance.runner.targets import every_name
+from attnspec.spec import CHAPTERS, all_clauses, chapter_text, clause
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -25,10 +24,13 @@ import links  # noqa: E402  (found by the line above)
 import planted_source  # noqa: E402
 import results  # noqa: E402
 
+laws.load()
+mutants.load()
+
 STORED = sorted((DOCS / "results").glob("conformance*.jsonl"))
 
 
-def test_every_planted_bug_shows_its_source():
+def test_every_mutant_has_a_source():
     for identifier in planted():
         source = planted_source.source_of(identifier)
         compile(source, identifier, "exec")
@@ -36,13 +38,13 @@ def test_every_planted_bug_shows_its_source():
         assert len(source.splitlines()) < 80, identifier
 
 
-def test_a_bug_that_is_nowhere_planted_has_no_source():
+def test_an_unknown_mutant_has_no_source():
     with pytest.raises(KeyError, match="own-nothing-of-the-kind"):
         planted_source.source_of("own-nothing-of-the-kind")
 
 
-def test_a_source_has_what_it_names_and_nothing_else():
-    found = planted_source.planted_in(
+def test_a_source_has_the_definitions_that_it_names():
+    sources = planted_source.planted_in(
         "import torch\n"
         "class Base: pass\n"
         "class Other: pass\n\n"
@@ -56,11 +58,11 @@ def test_a_source_has_what_it_names_and_nothing_else():
         "for part in 'xy':\n"
         '    plant_dense(f"own-{part}-e", Other())\n'
     )
-    assert found["own-a"] == '@mistake("own-a", "title")\nclass Wrong(Base): pass'
-    assert found["own-b"] == 'class Base: pass\n\n\nplant_dense("own-b", "title", Base())'
-    assert found["own-c"] == 'class Other: pass\n\n\n("own-c", Other),'
-    assert found["own-d"] == 'plant(title="t", id="own-d")'
-    assert found["own-*-e"].startswith("class Other: pass\n\n\nfor part in 'xy':")
+    assert sources["own-a"] == '@mistake("own-a", "title")\nclass Wrong(Base): pass'
+    assert sources["own-b"] == 'class Base: pass\n\n\nplant_dense("own-b", "title", Base())'
+    assert sources["own-c"] == 'class Other: pass\n\n\n("own-c", Other),'
+    assert sources["own-d"] == 'plant(title="t", id="own-d")'
+    assert sources["own-*-e"].startswith("class Other: pass\n\n\nfor part in 'xy':")
 
 
 SITE = {
@@ -79,12 +81,12 @@ def site(folder, **changes):
     return list(links.broken(folder))
 
 
-def test_a_site_whose_links_lead_somewhere_is_left_alone(tmp_path):
+def test_a_site_without_broken_links_passes(tmp_path):
     assert site(tmp_path, **{"sub/page.html": SITE["sub/page.html"].replace('"../"', '"#"')}) == []
 
 
 @pytest.mark.parametrize(
-    ("link", "told"),
+    ("link", "message"),
     [
         ("nowhere.html", "leads to no file"),
         ("sub/page.html#gone", "leads to no element"),
@@ -98,22 +100,22 @@ def test_a_site_whose_links_lead_somewhere_is_left_alone(tmp_path):
         ("https://[", "is no address"),
     ],
 )
-def test_a_link_that_leads_nowhere_is_told(tmp_path, link, told):
-    found = site(tmp_path, **{"other.html": f'<a href="{link}">x</a>'})
-    assert [(page, reason) for page, reason in found if page == "other.html"] == [
-        ("other.html", found[0][1])
+def test_a_broken_link_is_reported(tmp_path, link, message):
+    reports = site(tmp_path, **{"other.html": f'<a href="{link}">x</a>'})
+    assert [(page, reason) for page, reason in reports if page == "other.html"] == [
+        ("other.html", reports[0][1])
     ]
-    assert told in found[0][1]
-    assert link in found[0][1]
+    assert message in reports[0][1]
+    assert link in reports[0][1]
 
 
 def record(subject, outcome=Outcome.PASSED, clause="ATT-1", **more):
     return Record(subject=subject, law="a-law", clauses=(clause,), outcome=outcome, **more)
 
 
-def test_those_who_behave_alike_are_told_together():
+def test_subjects_with_equal_behaviour_are_grouped():
     known = {"reason": "because", "link": "docs/findings.md#it"}
-    found = results.behaviours(
+    groups = results.behaviours(
         "ATT-1",
         [
             record("one"),
@@ -125,30 +127,30 @@ def test_those_who_behave_alike_are_told_together():
             record("six", Outcome.FAILED, reason="wrong"),
         ],
     )
-    assert [(each.outcome, each.subjects, each.reason) for each in found] == [
+    assert [(group.outcome, group.subjects, group.reason) for group in groups] == [
         (Outcome.PASSED, ("one", "four"), ""),
         (Outcome.EXPECTED_FAILURE, ("two",), "because"),
         (Outcome.FAILED, ("six",), "wrong"),
         (Outcome.NOT_CLAIMED, ("three",), "feature not claimed: lse"),
     ]
-    assert found[1].links == ("docs/findings.md#it",)
+    assert groups[1].links == ("docs/findings.md#it",)
 
 
-def test_each_outcome_has_a_sign_and_a_word_of_its_own():
+def test_each_outcome_has_its_own_sign_and_word():
     assert set(results.WORDS) == set(Outcome)
-    signs, words = zip(*(each.split(" ", 1) for each in results.WORDS.values()), strict=True)
+    signs, words = zip(*(text.split(" ", 1) for text in results.WORDS.values()), strict=True)
     assert len(set(signs)) == len(set(words)) == len(Outcome)
 
 
-def test_a_machine_that_has_what_another_lacks_takes_over():
+def test_each_subject_is_taken_from_the_first_machine_that_can_run_it():
     here = [
         record("cpu"),
         record("gpu", Outcome.NOT_AVAILABLE),
         record("tpu", Outcome.NOT_AVAILABLE),
     ]
     there = [record("cpu", Outcome.FAILED), record("gpu"), record("tpu", Outcome.NOT_AVAILABLE)]
-    found = list(results.together([here, there]))
-    assert [(each.subject, each.outcome) for each in found] == [
+    merged = list(results.together([here, there]))
+    assert [(record.subject, record.outcome) for record in merged] == [
         ("cpu", Outcome.PASSED),
         ("tpu", Outcome.NOT_AVAILABLE),
         ("gpu", Outcome.PASSED),
@@ -156,38 +158,75 @@ def test_a_machine_that_has_what_another_lacks_takes_over():
 
 
 @pytest.mark.parametrize("path", STORED, ids=lambda path: path.name)
-def test_what_is_stored_is_evidence_and_small(path):
+def test_a_stored_run_is_evidence_and_small(path):
     assert not objections(read_report(path))
     assert path.stat().st_size < 500_000
 
 
-def test_what_is_stored_is_of_implementations_that_there_are():
-    """What came later is not tried yet; of what went, nothing may be told."""
+def test_stored_runs_are_of_existing_implementations():
+    """New implementations may be missing; removed ones may not appear."""
     assert STORED
-    found = results.records()
-    assert {each.subject for each in found} <= set(every_name())
-    assert {each.subject for each in found} >= {"reference", "eager", "sdpa", "compiled"}
-    held = {clause for each in found for clause in each.clauses}
-    assert len(held & set(clauses())) > 0.9 * len(clauses())
+    records = results.records()
+    assert {record.subject for record in records} <= set(every_name())
+    assert {record.subject for record in records} >= {"reference", "eager", "sdpa", "compiled"}
+    held = {identifier for record in records for identifier in record.clauses}
+    assert len(held & set(all_clauses())) > 0.9 * len(all_clauses())
 
 
-def test_every_finding_is_pinned_and_shown_by_code_that_runs():
-    """A section of findings for each link of a deviation, and code in each that is run."""
-    text = (DOCS / "findings.md").read_text(encoding="utf-8")
+def test_every_finding_is_pinned_and_reproduced_by_code():
+    """Each link of a deviation has a section of findings, and each section has an example.
+
+    No implementation claims to refuse the invalid arguments of the last section.
+    """
+    page = (DOCS / "findings.md").read_text(encoding="utf-8")
+    text, _, invalid = page.partition("(invalid-arguments)=")
     labels = set(re.findall(r"^\(([a-z-]+)\)=$", text, re.MULTILINE))
-    every = [implementations.load(name) for name in implementations.names()]
-    known = {each.link for one in every for each in one.deviations}
-    assert {f"docs/findings.md#{each}" for each in labels} == known
+    loaded = [implementations.load(name) for name in implementations.names()]
+    known = {deviation.link for one in loaded for deviation in one.deviations}
+    assert {f"docs/findings.md#{label}" for label in labels} == known
     sections = re.split(r"^## ", text, flags=re.MULTILINE)[1:]
     assert len(sections) == len(labels)
-    assert not [each.splitlines()[0] for each in sections if "```{doctest}" not in each]
+    sections += re.split(r"^### ", invalid, flags=re.MULTILINE)[1:]
+    assert len(sections) == len(labels) + 2
+    assert not [text.splitlines()[0] for text in sections if "```{doctest}" not in text]
 
 
-def test_every_chapter_has_a_page_of_its_laws_and_planted_bugs():
+def test_every_chapter_has_a_page_of_its_laws_and_mutants():
     laws = registered()
-    chapters = {clauses()[law.clauses[0]].chapter for law in laws.values()}
+    chapters = {all_clauses()[law.clauses[0]].chapter for law in laws.values()}
     assert chapters == set(CHAPTERS) - {"conventions"}
-    for each in chapters:
-        text = (DOCS / "laws" / f"{each}.md").read_text(encoding="utf-8")
-        assert f"```{{laws}} {each}\n" in text
-        assert f"```{{planted}} {each}\n" in text
+    for chapter in chapters:
+        text = (DOCS / "laws" / f"{chapter}.md").read_text(encoding="utf-8")
+        assert f"```{{laws}} {chapter}\n" in text
+        assert f"```{{planted}} {chapter}\n" in text
+
+
+def glossary() -> dict[str, str]:
+    """Return the definitions of the glossary by their terms."""
+    text = (DOCS / "glossary.md").read_text(encoding="utf-8")
+    entries = text.partition("```{glossary}\n")[2].partition("```")[0].strip().split("\n\n")
+    return {
+        term: meaning.strip() for term, _, meaning in (entry.partition("\n") for entry in entries)
+    }
+
+
+def taught(link: str, target: str) -> str:
+    """Return the text of a page with the chapter that it includes, or of a clause."""
+    if link == "ref":
+        target_clause = clause(target.upper())
+        return f"{target_clause.title}\n{target_clause.text}"
+    text = (DOCS / f"{target}.md").read_text(encoding="utf-8")
+    included = set(re.findall(r"```\{include\} \.\./spec/(\w+)\.md", text))
+    return "\n".join([text, *map(chapter_text, sorted(included))])
+
+
+@pytest.mark.parametrize("term", glossary())
+def test_the_page_that_a_glossary_entry_links_to_has_its_term(term):
+    link, target = re.findall(r"\{(doc|ref)\}`(?:[^`<]*<)?([\w/-]+)>?`", glossary()[term])[0]
+    text = taught(link, target).casefold()
+    for name in re.findall(r"[^()]+", term):
+        assert name.strip().casefold() in text, f"{target} has no {name.strip()!r}"
+
+
+def test_the_glossary_is_in_alphabetical_order():
+    assert list(glossary()) == sorted(glossary(), key=str.casefold)

@@ -1,4 +1,4 @@
-"""The package: versions, pins, entry points and pages agree with one another."""
+"""The package: versions, pins, entry points and pages are consistent."""
 
 import importlib
 import re
@@ -18,18 +18,18 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 
 def requirements() -> list[Requirement]:
-    """Every requirement of pyproject.toml."""
+    """Return every requirement of pyproject.toml."""
     project = PROJECT["project"]
     lines = [*project["dependencies"], *PROJECT["build-system"]["requires"]]
     for extra in project["optional-dependencies"].values():
         lines += extra
     for group in PROJECT["dependency-groups"].values():
-        lines += [each for each in group if isinstance(each, str)]
+        lines += [line for line in group if isinstance(line, str)]
     return [Requirement(line) for line in lines]
 
 
 def pins() -> dict[str, str]:
-    """Name to version of constraints.txt."""
+    """Return the versions in constraints.txt by name."""
     lines = (ROOT / "constraints.txt").read_text().splitlines()
     pairs = (line.partition("#")[0].strip().split("==") for line in lines)
     return {canonicalize_name(pair[0]): pair[1] for pair in pairs if len(pair) == 2}
@@ -47,17 +47,17 @@ def test_torch_is_pinned_for_every_build():
 
 
 def modules() -> list[str]:
-    """Every module, under the name that it is installed by."""
-    found = []
+    """Return the installed name of every module."""
+    names = []
     for name, folder in PROJECT["tool"]["setuptools"]["package-dir"].items():
         for path in sorted((ROOT / folder).rglob("*.py")):
             parts = path.relative_to(ROOT / folder).with_suffix("").parts
-            found.append(".".join((name, *parts)).removesuffix(".__init__"))
-    return list(dict.fromkeys(found))
+            names.append(".".join((name, *parts)).removesuffix(".__init__"))
+    return list(dict.fromkeys(names))
 
 
 @pytest.mark.parametrize("name", modules())
-def test_every_module_imports_and_says_what_it_is(name):
+def test_every_module_imports_and_has_a_docstring(name):
     module = importlib.import_module(name)
     assert Path(module.__file__).is_relative_to(ROOT)
     assert module.__doc__ or not Path(module.__file__).read_text()
@@ -80,7 +80,7 @@ def test_the_entry_points_load(group):
 
 
 def included(page, chapter, text):
-    """What a page takes of its chapter, between whose parts it may draw figures."""
+    """Yield the parts of a chapter that its page includes, with figures between them."""
     for options in re.findall(rf"```{{include}} \.\./spec/{chapter}\.md\n(.*?)```\n", page, re.S):
         marks = dict(re.findall(r'^:([\w-]+): "(.*)"$', options, re.M))
         part = text
@@ -107,7 +107,7 @@ def test_every_chapter_shows_its_laws():
 
 def test_the_ci_runs_the_commands_of_the_readme():
     ci, readme = (ROOT / ".ci" / "run").read_text(), (ROOT / "README.md").read_text()
-    test = "python -m pip install nox && python -m nox -s tests"
-    assert test in ci.splitlines()
-    assert test in readme
-    assert "python -m pip install nox && python -m nox -s conformance" in readme
+    for session in ("tests", "conformance"):
+        command = f"python -m pip install nox && python -m nox -s {session}"
+        assert command in ci.splitlines()
+        assert command in readme.splitlines()

@@ -1,10 +1,15 @@
-"""Planted bugs: importing this package registers every mutant of the catalogue."""
+"""The mutants, i.e. planted bugs: one folder for each chapter; `load` registers them all."""
 
-import importlib
-import pkgutil
+from typing import TYPE_CHECKING
 
-_BASES = {"dense", "gpt2_base", "planting", "registry", "tiled"}
+if TYPE_CHECKING:
+    from attnspec.conformance.mutants.registry import Mutant
 
-for _module in sorted(each.name for each in pkgutil.iter_modules(__path__)):
-    if _module not in _BASES:
-        importlib.import_module(f"{__name__}.{_module}")
+
+def load() -> dict[str, "Mutant"]:
+    """Import every mutant, chapter by chapter, and return the catalogue by id."""
+    from attnspec.conformance.laws import import_chapters
+    from attnspec.conformance.mutants.registry import planted
+
+    import_chapters(__name__)
+    return planted()

@@ -1,27 +1,27 @@
-"""Equivalent mutants: they look like mistakes and are none, so that no law may break on them.
+"""Equivalent mutants: changes that look like mistakes and are none; no law may fail on them.
 
-Each has its proof. They are kept apart from the catalogue: what kills one is a false alarm.
+Each has a proof. They are not in the catalogue: a law that kills one raises a false alarm.
 """
 
 from dataclasses import dataclass
 
 import torch
 
-from attnspec.conformance.mutants.dense import Dense, dense
-from attnspec.conformance.mutants.tiled import Tiled
+from attnspec.conformance.mutants.bases.dense import Dense, dense
+from attnspec.conformance.mutants.bases.tiled import Tiled
 from attnspec.spec import Implementation
 
 
 @dataclass(frozen=True, kw_only=True)
 class Equivalent:
-    """An implementation that differs from a correct one, but not in its results.
+    """An implementation that differs from a correct one, but only in how it rounds.
 
     Attributes:
         id: its name.
-        title: what was changed.
-        proof: why it makes no difference beyond the error bound.
-        subject: what the laws judge.
-        source: the public thread that took it for a mistake, where there is one.
+        title: the change in words.
+        proof: that the change makes no difference beyond the error bound.
+        subject: the implementation under test.
+        source: the address of the report that took it for a mistake; empty if there is none.
     """
 
     id: str
@@ -32,40 +32,35 @@ class Equivalent:
 
 
 class OneAdded(Dense):
-    """Scores that may be read get 1 added, as by a mask of ones and minus infinities."""
+    """An attention that adds 1 to readable scores, like a mask of ones and minus infinities."""
 
     def hide(self, scores: torch.Tensor, visible: torch.Tensor) -> torch.Tensor:
         return super().hide(scores + 1.0, visible)
 
 
 class LargerShift(Dense):
-    """The number taken off before exponentials is not the maximum, but 3 more."""
+    """An attention that subtracts the maximum plus 3 before exponentials."""
 
     def peak(self, scores: torch.Tensor) -> torch.Tensor:
         return super().peak(scores) + 3.0
 
 
 class ReversedKeys(Dense):
-    """Keys, values and the columns of the scores in reverse order."""
+    """An attention that mixes values in reverse order."""
 
     def mix(self, weights: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
         return weights.flip(-1) @ value.flip(-2)
 
 
 class BaseTwo(Dense):
-    """Powers of two of scores times log₂ e in place of exponentials."""
+    """An attention by powers of two of scores times log₂ e, not by exponentials."""
 
-    def softmax(self, scores: torch.Tensor, visible: torch.Tensor) -> torch.Tensor:
-        if scores.shape[-1] == 0:
-            return scores
-        is_row = visible.any(-1, keepdim=True)
-        shifted = scores - torch.where(is_row, self.peak(scores), 0.0)
-        weights = torch.exp2(shifted * 1.4426950408889634)
-        return weights / torch.where(is_row, self.total(weights), 1.0)
+    def exp(self, scores: torch.Tensor, shift: torch.Tensor) -> torch.Tensor:
+        return torch.exp2((scores - shift) * 1.4426950408889634)
 
 
 class DividedLast(Dense):
-    """Values are mixed with unnormalised weights, and the sum is divided by at the end."""
+    """An attention that mixes values with unnormalised weights and divides by the sum last."""
 
     def softmax(self, scores: torch.Tensor, visible: torch.Tensor) -> torch.Tensor:
         weights = super().softmax(scores, visible)
@@ -77,13 +72,13 @@ class DividedLast(Dense):
 
 
 class SmallTiles(Tiled):
-    """Tiles of two keys: the maximum changes often, and the last tile is seldom full."""
+    """An attention by tiles of two keys: the maximum changes often, few last tiles are full."""
 
     tile = 2
 
 
 class ScaledKeys(Dense):
-    """The scale is split between queries and keys."""
+    """An attention that multiplies queries and keys by the root of the scale each."""
 
     def scores(self, query: torch.Tensor, key: torch.Tensor, scale: float) -> torch.Tensor:
         root = abs(scale) ** 0.5
@@ -93,14 +88,18 @@ class ScaledKeys(Dense):
 
 EQUIVALENT = tuple(
     Equivalent(
-        id=id, title=title, proof=proof, subject=dense(id.replace("-", "_"), base()), source=source
+        id=id,
+        title=title,
+        proof=proof,
+        subject=dense(id.replace("-", "_"), attention()),
+        source=source,
     )
-    for id, title, proof, base, source in (
+    for id, title, proof, attention, source in (
         (
             "equivalent-mask-of-ones",
             "a mask of ones and minus infinities in place of zeros",
-            "Softmax does not feel a number that is added to all scores of a row; only a sink, a "
-            "softcap applied later or the log-sum-exp would, none of which it claims.",
+            "A number that is added to all scores of a row cancels in the softmax; only a sink, a "
+            "softcap applied later or the log-sum-exp would change, none of which it claims.",
             OneAdded,
             "https://github.com/tinygrad/tinygrad/pull/2425",
         ),
@@ -129,7 +128,7 @@ EQUIVALENT = tuple(
         (
             "equivalent-divided-last",
             "the row sum divided by after values are mixed",
-            "Division by the sum of a row is linear; the factor 3/4 rounds once each way, in the "
+            "Division by the sum of a row is linear; the factor 3/4 rounds once each time, in the "
             "accumulator.",
             DividedLast,
             "",
@@ -137,8 +136,8 @@ EQUIVALENT = tuple(
         (
             "equivalent-small-tiles",
             "tiles of two keys",
-            "Rescalings of a running maximum telescope; how many there are is within γ of the "
-            "number of keys, since each multiplies by a number that is exact or at most one.",
+            "Rescalings of a running maximum telescope; their number is within γ of the number of "
+            "keys, since each multiplies by a number that is exact or at most one.",
             SmallTiles,
             "",
         ),
@@ -152,4 +151,4 @@ EQUIVALENT = tuple(
         ),
     )
 )
-"""All of them."""
+"""All equivalent mutants."""

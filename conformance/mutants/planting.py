@@ -1,4 +1,4 @@
-"""Two short ways to plant an attention that gets one step wrong: an instance, or a class."""
+"""Register an attention with one wrong step as a mutant: by a call, or by a decorator."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -6,71 +6,94 @@ from typing import Any, TypeVar
 
 import torch
 
-from attnspec.conformance.mutants.dense import dense
+from attnspec.conformance.mutants.bases.dense import dense
 from attnspec.conformance.mutants.registry import plant
-from attnspec.spec import Feature
+from attnspec.spec import Extra, Feature
 
-Wrong = TypeVar("Wrong", bound=Callable[..., Any])
+Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 
 def plant_dense(
     id: str,
     title: str,
     attention: Any,
-    *kills: str,
+    *,
+    killed_by: str,
     source: str = "",
     features: Iterable[Feature] = (),
+    extras: Iterable[Extra] = (),
     **profile: Any,
 ) -> None:
-    """Plant a mutant that claims what the correct base claims.
+    """Register an attention as a mutant that claims what the correct base claims.
 
     Args:
-        id: of the public report it repeats, or a name of its own.
+        id: of the public report that it repeats, or a name of its own.
         title: the mistake in words.
         attention: the callable.
-        kills: the names of laws that fail on it.
-        source: the public thread that reported it, where there is one.
-        features: what it claims beyond mask, causal, gqa and backward.
-        profile: answers that differ from those of the base.
+        killed_by: the name of a law that fails on it, the one that states what it gets wrong.
+        source: the address of the public report; empty if there is none.
+        features: claimed in addition to mask, causal, gqa and backward.
+        extras: claimed; the base claims none.
+        profile: fields of the profile that differ from those of the base.
     """
     base = dense(f"mutant_{id.lower().replace('-', '_')}", attention)
     subject = replace(
         base,
         features=base.features | frozenset(features),
+        extras=frozenset(extras),
         profile=replace(base.profile, **profile),
     )
-    plant(id=id, title=title, subject=subject, kills=kills, source=source)
+    plant(id=id, title=title, subject=subject, killed_by=killed_by, source=source)
 
 
 def mistake(
     id: str,
     title: str,
     *,
-    kills: tuple[str, ...],
+    killed_by: str,
     source: str = "",
     features: Iterable[Feature] = (),
+    extras: Iterable[Extra] = (),
     **profile: Any,
-) -> Callable[[Wrong], Wrong]:
-    """Plant the decorated class, which overrides the step that it gets wrong, or function.
+) -> Callable[[Decorated], Decorated]:
+    """Register the decorated function, or an instance of the decorated class, as a mutant.
 
-    The arguments are those of `plant_dense`.
+    A class overrides the one step that it gets wrong.
+
+    Args:
+        id: of the public report that it repeats, or a name of its own.
+        title: the mistake in words.
+        killed_by: the name of a law that fails on it, the one that states what it gets wrong.
+        source: the address of the public report; empty if there is none.
+        features: claimed in addition to mask, causal, gqa and backward.
+        extras: claimed; the base claims none.
+        profile: fields of the profile that differ from those of the base.
 
     Returns:
-        A decorator that returns what it is given.
+        A decorator that returns the class or function unchanged.
     """
 
-    def register(wrong: Wrong) -> Wrong:
-        attention = wrong() if isinstance(wrong, type) else wrong
-        plant_dense(id, title, attention, *kills, source=source, features=features, **profile)
-        return wrong
+    def register(mutant: Decorated) -> Decorated:
+        attention = mutant() if isinstance(mutant, type) else mutant
+        plant_dense(
+            id,
+            title,
+            attention,
+            killed_by=killed_by,
+            source=source,
+            features=features,
+            extras=extras,
+            **profile,
+        )
+        return mutant
 
     return register
 
 
 def read_memory(tensor: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
-    """Read the memory of a tensor with other strides; past its end, from the start again."""
+    """Read a tensor's memory with the given strides; wrap around at the end of the memory."""
     if strides == tensor.stride():
-        return tensor  # which keeps its gradient
+        return tensor  # a copy would have no gradient
     storage = tensor.new_empty(0).set_(tensor.untyped_storage())
     index = torch.tensor(tensor.storage_offset(), device=tensor.device)
     for axis, stride in enumerate(strides):

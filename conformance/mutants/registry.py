@@ -1,4 +1,4 @@
-"""The catalogue of mutants: implementations with one mistake each, killed by named laws."""
+"""The catalogue of mutants: implementations with one mistake each."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -6,40 +6,39 @@ from typing import Any
 
 @dataclass(frozen=True, kw_only=True)
 class Mutant:
-    """An implementation that is right but for one mistake.
+    """An implementation that is correct except for one mistake.
 
     Attributes:
-        id: of the public report it repeats (`MSK-01`), or a name of its own (`own-scale-squared`).
+        id: of the public report that it repeats (`MSK-01`), or a name (`own-scale-squared`).
         title: the mistake in words, as a report says it: "causal mask aligned upper-left".
-        subject: what a law judges; its claims are those of a correct implementation.
-        kills: the names of laws that fail on it.
-        source: the public thread that reported it, where there is one.
+        subject: the implementation under test, with the claims of a correct one.
+        killed_by: the name of a law that fails on it by its pinned cases, the one that states what
+            it gets wrong; the stored kill matrix has all such laws.
+        source: the address of the public report; empty if there is none.
     """
 
     id: str
     title: str
     subject: Any
-    kills: tuple[str, ...]
+    killed_by: str
     source: str = ""
 
 
 _MUTANTS: dict[str, Mutant] = {}
 
 
-def plant(*, id: str, title: str, subject: Any, kills: tuple[str, ...], source: str = "") -> Mutant:
+def plant(*, id: str, title: str, subject: Any, killed_by: str, source: str = "") -> Mutant:
     """Add a mutant to the catalogue.
 
     Raises:
-        ValueError: for an id that is taken, or a mutant that nothing kills.
+        ValueError: if the id is taken.
     """
     if id in _MUTANTS:
         raise ValueError(f"{id}: two mutants of this id")
-    if not kills:
-        raise ValueError(f"{id}: a mutant names the laws that kill it")
-    _MUTANTS[id] = Mutant(id=id, title=title, subject=subject, kills=kills, source=source)
+    _MUTANTS[id] = Mutant(id=id, title=title, subject=subject, killed_by=killed_by, source=source)
     return _MUTANTS[id]
 
 
 def planted() -> dict[str, Mutant]:
-    """The mutants registered so far, by id; `attnspec.conformance.mutants` registers all."""
+    """Return the mutants registered so far, by id; `mutants.load` registers all."""
     return dict(_MUTANTS)

@@ -1,4 +1,4 @@
-"""What the extensions build pages of: links to labels, tables, and parts that unfold."""
+"""Parts from which the extensions build pages: links to labels, tables, and folded parts."""
 
 from collections.abc import Iterable, Sequence
 
@@ -12,44 +12,44 @@ Cell = Sequence[nodes.Node]
 
 
 class Folded(nodes.General, nodes.Element):
-    """A part of a page that is seen when its summary, its first child, is clicked."""
+    """A part of a page that a click on its summary, its first child, shows."""
 
 
 class Summary(nodes.General, nodes.TextElement):
-    """What is seen of a folded part at first."""
+    """The visible line of a folded part."""
 
 
 def link(label: str, shown: nodes.Node | str) -> addnodes.pending_xref:
-    """A link to a label, shown as given; a label that does not exist is a warning."""
+    """Return a link to a label; a label that does not exist causes a warning."""
     options = {"refdomain": "std", "reftype": "ref", "reftarget": label, "refexplicit": True}
     inner = nodes.inline("", shown) if isinstance(shown, str) else shown
     return addnodes.pending_xref("", inner, refwarn=True, **options)
 
 
 def external(address: str) -> nodes.reference:
-    """A link to another site, shown without the protocol."""
+    """Return a link to another site, shown without the protocol."""
     return nodes.reference("", address.removeprefix("https://"), refuri=address)
 
 
 def text(words: str) -> Cell:
-    """A cell of plain words."""
+    """Return a cell of plain words."""
     return [nodes.Text(words)]
 
 
 def joined(parts: Iterable[nodes.Node], between: str = ", ") -> list[nodes.Node]:
-    """Parts of a sentence with something between them."""
-    found: list[nodes.Node] = []
+    """Return the parts of a sentence with a separator between them."""
+    sentence: list[nodes.Node] = []
     for part in parts:
-        found += [nodes.Text(between), part] if found else [part]
-    return found
+        sentence += [nodes.Text(between), part] if sentence else [part]
+    return sentence
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[Cell]], *classes: str) -> nodes.table:
-    """A table with one line of headings, or with none where all of them are empty."""
+    """Return a table with a line of headings, or without one if all headings are empty."""
     group = nodes.tgroup("", cols=len(heads))
     group += [nodes.colspec("", colwidth=1) for _ in heads]
     if any(heads):
-        group += nodes.thead("", _row([text(each) for each in heads]))
+        group += nodes.thead("", _row([text(head) for head in heads]))
     group += nodes.tbody("", *map(_row, rows))
     return nodes.table("", group, classes=list(classes))
 

@@ -10,19 +10,19 @@ from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 from sphinx.util.typing import ExtensionMetadata
 
-COMMAND = [sys.executable, "-m", "typer", "attnspec.conformance.cli", "utils", "docs"]
+COMMAND = [sys.executable, "-m", "typer", "attnspec.conformance.cli.app", "utils", "docs"]
 
 
 def markdown() -> str:
-    """What typer writes: a section a command, without the title of the whole."""
+    """Return typer's page: one section a command, without the title of the page."""
     run = subprocess.run(
         [*COMMAND, "--name", "attnspec"], capture_output=True, text=True, check=True
     )
     _, _, text = run.stdout.partition("\n")
-    # typer's own options are of no interest, and the commands are sections of this page
+    # leave out typer's own options, and link the commands to their sections of this page
     text = re.sub(r"^\* `--(install|show)-completion`.*\n", "", text, flags=re.M)
     text = re.sub(r"^\* `--help`: .*\n", "", text, flags=re.M)
-    # what is counted where the pages are built says nothing of the reader's machine
+    # the number of cores here is not the number on the reader's machine
     text = re.sub(r"(--workers .*\[default: )\d+", r"\1as many as there are cores", text)
     return re.sub(r"^\* `([a-z][a-z0-9-]*)`: ", r"* [`\1`](#attnspec-\1): ", text, flags=re.M)
 
@@ -31,7 +31,7 @@ class CommandLine(SphinxDirective):
     """`{command-line}`: every command with its arguments and options."""
 
     def run(self) -> list[nodes.Node]:
-        """Have it read as Markdown."""
+        """Parse typer's page as Markdown."""
         whole, *commands = re.split(r"\n(?=## )", markdown())
         parent = nodes.section()
         parent.document = self.state.document

@@ -1,4 +1,4 @@
-"""Sphinx: the tables of the evidence pages, drawn from what sessions have stored."""
+"""Sphinx: the tables of the evidence pages, made from stored runs."""
 
 from collections.abc import Callable, Sequence
 
@@ -10,21 +10,22 @@ from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 from sphinx.util.typing import ExtensionMetadata
 
-from attnspec.conformance.law import Judged, registered
-from attnspec.conformance.record import Outcome, Record
-from attnspec.conformance.report_view import facts, figures, totals
-from attnspec.conformance.targets import every_name
-from attnspec.spec import clauses
+from attnspec.conformance.laws import load as load_laws
+from attnspec.conformance.laws.law import SubjectKind
+from attnspec.conformance.report.record import Outcome, Record
+from attnspec.conformance.report.view import facts, figures, totals
+from attnspec.conformance.runner.targets import every_name
+from attnspec.spec import all_clauses
 
 _TITLES = {
-    Judged.ATTENTION: "Attention",
-    Judged.MODEL: "Models",
-    Judged.TOKENIZER: "Tokenizers",
-    Judged.SAMPLER: "Samplers",
+    SubjectKind.ATTENTION: "Attention",
+    SubjectKind.MODEL: "Models",
+    SubjectKind.TOKENIZER: "Tokenizers",
+    SubjectKind.SAMPLER: "Samplers",
 }
 
-_UNTOLD = ("seed", "took", "ended")
-"""What of a run says nothing about what it found: all of them are whole."""
+_OMITTED = ("seed", "took", "ended")
+"""Facts of a run that are left out: every stored run is complete."""
 
 
 class Evidence(SphinxDirective):
@@ -33,7 +34,7 @@ class Evidence(SphinxDirective):
     required_arguments = 1
 
     def run(self) -> list[nodes.Node]:
-        """Draw what is asked for; without a stored run, that is a mistake."""
+        """Make the requested part; without a stored run this is an error."""
         writers: dict[str, Callable[[], list[nodes.Node]]] = {
             "runs": _runs,
             "totals": _totals,
@@ -48,49 +49,52 @@ class Evidence(SphinxDirective):
         return writers[self.arguments[0]]()
 
     def _matrix(self) -> list[nodes.Node]:
-        """A section and a table for each kind of thing that laws judge."""
-        found: list[nodes.Node] = []
+        """Return a section with a table for each kind of implementation."""
+        sections: list[nodes.Node] = []
         for kind, title in _TITLES.items():
-            names = {law.name for law in registered().values() if law.judges is kind}
-            mine = [each for each in _present(records()) if each.law in names]
+            names = {law.name for law in load_laws().values() if law.judges is kind}
+            selected = [record for record in _present(records()) if record.law in names]
             identifier = nodes.make_id(f"matrix {title}")
             section = nodes.section("", nodes.title("", title), ids=[identifier], names=[title])
-            if mine:
-                section += _by_clause(mine)
-                found.append(section)
-        return found
+            if selected:
+                section += _by_clause(selected)
+                sections.append(section)
+        return sections
 
 
 def _runs() -> list[nodes.Node]:
-    """How each run was made."""
+    """Return a line of facts for each run."""
     rows = []
     for report in reports():
         if report.run is not None:
-            told = (f"{name} {value}" for name, value in facts(report.run) if name not in _UNTOLD)
-            rows.append(nodes.paragraph("", " · ".join(told)))
+            named = [(name, value) for name, value in facts(report.run) if name not in _OMITTED]
+            line = " · ".join(f"{name} {value}" for name, value in named)
+            rows.append(nodes.paragraph("", line))
     return rows
 
 
-def _present(found: Sequence[Record]) -> list[Record]:
-    """Without those for whom no machine has what they need."""
-    here = {each.subject for each in found if each.outcome is not Outcome.NOT_AVAILABLE}
-    return [each for each in found if each.subject in here]
+def _present(several: Sequence[Record]) -> list[Record]:
+    """Return the records of the subjects that some machine can run."""
+    subjects_run = {r.subject for r in several if r.outcome is not Outcome.NOT_AVAILABLE}
+    return [record for record in several if record.subject in subjects_run]
 
 
 def _totals() -> list[nodes.Node]:
-    """Everyone who was judged, in numbers."""
-    found = records()
-    shown = [each for each in WORDS if any(each is some.outcome for some in _present(found))]
-    heads = ["implementation", *(WORDS[each] for each in shown), "cases", "worst of bound"]
+    """Return the counts of every subject."""
+    every_record = records()
+    present = {record.outcome for record in _present(every_record)}
+    shown = [outcome for outcome in WORDS if outcome in present]
+    heads = ["implementation", *(WORDS[outcome] for outcome in shown), "cases", "worst of bound"]
     rows: list[list[Cell]] = []
     absent: dict[str, list[str]] = {}
     order = every_name()
-    for total in sorted(totals(found), key=lambda each: order.index(each.subject)):
+    for total in sorted(totals(every_record), key=lambda total: order.index(total.subject)):
         if total.absent:
             absent.setdefault(total.absent, []).append(total.subject)
             continue
-        counts = [sum(r.subject == total.subject and r.outcome is o for r in found) for o in shown]
-        numbers = [*(str(each or "") for each in counts), f"{total.cases:,}", total.worst]
+        own = [record.outcome for record in every_record if record.subject == total.subject]
+        counts = [str(own.count(outcome) or "") for outcome in shown]
+        numbers = [*counts, f"{total.cases:,}", total.worst]
         rows.append([[nodes.literal("", total.subject)], *map(text, numbers)])
     parts: list[nodes.Node] = [table(heads, rows, "numbers")]
     for reason, names in absent.items():
@@ -99,54 +103,56 @@ def _totals() -> list[nodes.Node]:
                 "",
                 "",
                 nodes.Text("Not available: "),
-                *joined(nodes.literal("", each) for each in names),
+                *joined(nodes.literal("", name) for name in names),
                 nodes.Text(f" ({reason})."),
             )
         )
     return parts
 
 
-def _by_clause(found: Sequence[Record]) -> nodes.table:
-    """A row for each clause, a sign for each implementation."""
-    names = sorted(subjects(found), key=every_name().index)
+def _by_clause(several: Sequence[Record]) -> nodes.table:
+    """Return a table with a row for each clause and a sign for each implementation."""
+    names = sorted(subjects(several), key=every_name().index)
     rows: list[list[Cell]] = []
-    for each in clauses().values():
-        told = behaviours(each.id, found)
-        if told:
-            sign = {name: _sign(some) for some in told for name in some.subjects}
-            head = [link(each.id.lower(), nodes.inline("", each.id)), nodes.Text(f" {each.title}")]
+    for clause in all_clauses().values():
+        groups = behaviours(clause.id, several)
+        if groups:
+            sign = {name: _sign(group) for group in groups for name in group.subjects}
+            label = link(clause.id.lower(), nodes.inline("", clause.id))
+            head = [label, nodes.Text(f" {clause.title}")]
             rows.append([head, *(sign.get(name, []) for name in names)])
     return table(["clause", *names], rows, "matrix")
 
 
-def _sign(each: Behaviour) -> Cell:
-    """The sign of an outcome, with its word for those who hover or listen."""
-    sign, _, word = WORDS[each.outcome].partition(" ")
+def _sign(group: Behaviour) -> Cell:
+    """Return the sign of an outcome, with its word for tooltips and screen readers."""
+    sign, _, word = WORDS[group.outcome].partition(" ")
     shown = nodes.inline("", sign, classes=["sign", nodes.make_id(word)])
-    if not each.links:
+    if not group.links:
         return [shown]
-    return [link(each.links[0].rpartition("#")[2], shown)]
+    return [link(group.links[0].rpartition("#")[2], shown)]
 
 
 def _figures() -> list[nodes.Node]:
-    """What was measured and is not judged."""
-    items = (nodes.list_item("", nodes.paragraph("", each)) for each in figures(records()))
+    """Return the measurements that no law judges."""
+    items = (nodes.list_item("", nodes.paragraph("", line)) for line in figures(records()))
     return [nodes.bullet_list("", *items)]
 
 
 def _findings() -> list[nodes.Node]:
-    """Each known deviation that was seen again, and on whom."""
-    told: dict[tuple[str, str], dict[str, list[str]]] = {}
-    for each in records():
-        if each.outcome is Outcome.EXPECTED_FAILURE:
-            found = told.setdefault((each.link, each.law), {"subjects": [], "reasons": []})
-            found["subjects"].append(each.subject)
-            found["reasons"].append(each.reason)
+    """Return each known deviation that the runs show, with its subjects."""
+    deviations: dict[tuple[str, str], dict[str, list[str]]] = {}
+    for record in records():
+        if record.outcome is Outcome.EXPECTED_FAILURE:
+            key = record.link, record.law
+            deviation = deviations.setdefault(key, {"subjects": [], "reasons": []})
+            deviation["subjects"].append(record.subject)
+            deviation["reasons"].append(record.reason)
     rows: list[list[Cell]] = []
-    for (address, law), found in told.items():
+    for (address, law), deviation in deviations.items():
         label = address.rpartition("#")[2]
-        names = joined(nodes.literal("", name) for name in dict.fromkeys(found["subjects"]))
-        rows.append([[link(label, found["reasons"][0])], names, [law_link(law)]])
+        names = joined(nodes.literal("", name) for name in dict.fromkeys(deviation["subjects"]))
+        rows.append([[link(label, deviation["reasons"][0])], names, [law_link(law)]])
     return [table(["finding", "seen in", "found by"], rows, "findings")]
 
 

@@ -1,4 +1,4 @@
-"""Sphinx: code coloured where a colour says something, which makes its pages a third as large."""
+"""Sphinx: fewer colours in code, which makes its pages a third as large."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -11,20 +11,20 @@ from sphinx.application import Sphinx
 from sphinx.util.typing import ExtensionMetadata
 
 PLAIN = {Name, Name.Builtin.Pseudo, Operator, Punctuation, Whitespace, Text}
-"""What every line is full of."""
+"""Kinds of tokens without a colour, since every line has many of them."""
 
 
 class Plainly(Filter):
-    """Makes plain text of names and signs."""
+    """A filter that turns names and signs into plain text."""
 
     def filter(self, lexer: Lexer, stream: Any) -> Iterator[tuple[Any, str]]:
-        """Change the kinds of tokens, and never their text."""
+        """Yield the tokens with changed kinds and unchanged text."""
         for kind, value in stream:
             yield (Token.Text if kind in PLAIN else kind), value
 
 
 class Lean(PythonLexer):
-    """Python with fewer colours."""
+    """A lexer of Python with fewer colours."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
@@ -32,6 +32,6 @@ class Lean(PythonLexer):
 
 
 def setup(app: Sphinx) -> ExtensionMetadata:
-    """Take it wherever code in Python is shown."""
+    """Register the lexer for all Python code."""
     app.add_lexer("python", Lean)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,4 +1,4 @@
-"""Sphinx: a warning for every broken link of the pages that were built."""
+"""Sphinx: a warning for every broken link of the built pages."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ logger = logging.getLogger(__name__)
 
 
 def check(app: Sphinx, error: Exception | None) -> None:
-    """Read every page again, once all of them stand."""
+    """Read every page again after all are written."""
     if error is None and app.builder.name == "html":
         for page, reason in broken(Path(app.outdir)):
             logger.warning("%s: %s", page, reason, type="attnspec")

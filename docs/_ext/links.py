@@ -1,4 +1,4 @@
-"""Every link of a built site leads somewhere, as far as can be told without network."""
+"""Check every link of a built site, as far as possible without network."""
 
 from collections.abc import Iterator
 from html.parser import HTMLParser
@@ -9,7 +9,7 @@ _LINKING = {"a": "href", "link": "href", "script": "src", "img": "src", "source"
 
 
 class _Page(HTMLParser):
-    """What a page can be linked by, and what it links to."""
+    """The anchors of a page, and its links."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -18,21 +18,21 @@ class _Page(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         """Note ids, names of anchors, and addresses."""
-        told = {name: value for name, value in attrs if value is not None}
-        if "id" in told:
-            self.anchors.add(told["id"])
-        if tag == "a" and "name" in told:
-            self.anchors.add(told["name"])
-        address = told.get(_LINKING.get(tag, ""))
+        values = {name: value for name, value in attrs if value is not None}
+        if "id" in values:
+            self.anchors.add(values["id"])
+        if tag == "a" and "name" in values:
+            self.anchors.add(values["name"])
+        address = values.get(_LINKING.get(tag, ""))
         if address is not None:
             self.links[address] = None
 
 
 def broken(folder: Path) -> Iterator[tuple[str, str]]:
-    """What is wrong with the links of a built site: a page, and a sentence about it.
+    """Yield the broken links of a built site: a page, and a sentence about its link.
 
-    A link within the site must lead to a file, and its fragment to an id there. One to elsewhere
-    must be whole: https, and the name of a host.
+    A link within the site must lead to a file, and its fragment to an id there. A link to another
+    site must be complete: https and the name of a host.
     """
     pages: dict[Path, _Page] = {}
     for path in sorted(folder.rglob("*.html")):
@@ -47,7 +47,7 @@ def broken(folder: Path) -> Iterator[tuple[str, str]]:
 
 
 def _wrong(address: str, path: Path, pages: dict[Path, _Page], folder: Path) -> str:
-    """Why a link leads nowhere; nothing where it leads somewhere."""
+    """Return the reason why a link is broken, or an empty string."""
     try:
         parts = urlsplit(address)
     except ValueError as error:

@@ -1,7 +1,6 @@
-"""Sphinx: tables of the planted bugs, of those that cannot be planted, and of those that are none.
+"""Sphinx: tables of the mutants, of reports without a mutant, and of equivalent mutants.
 
-The first is drawn from the matrix that `nox -s mutants` stored. What was planted since is said to
-be untried.
+The first is made from the matrix that `nox -s mutants` stored. It lists newer mutants as untried.
 """
 
 from dataclasses import replace
@@ -13,23 +12,27 @@ from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 from sphinx.util.typing import ExtensionMetadata
 
-import attnspec.conformance.mutants  # noqa: F401  (importing registers them)
-from attnspec.conformance.kills_report import Matrix, catalogue
+from attnspec.conformance import mutants
+from attnspec.conformance.evidence.mutation.kill_matrix import KillMatrix, catalogue
 from attnspec.conformance.mutants.equivalent import EQUIVALENT
-from attnspec.conformance.mutants.registry import planted
-from attnspec.conformance.mutants.unshown import UNSHOWN
+from attnspec.conformance.mutants.unrepeated import UNREPEATED
 
 STORED = Path(__file__).parents[1] / "results" / "mutants.jsonl"
 
 
 class Mutants(SphinxDirective):
-    """`{mutants} planted`, `{mutants} unshown` or `{mutants} equivalent`."""
+    """`{mutants} counts`, `planted`, `unshown` or `equivalent`."""
 
     required_arguments = 1
 
     def run(self) -> list[nodes.Node]:
-        """Write a table in Markdown and have it read."""
-        writers = {"planted": _planted, "unshown": _unshown, "equivalent": _equivalent}
+        """Write a sentence or a table in Markdown and parse it."""
+        writers = {
+            "counts": _counts,
+            "planted": _planted,
+            "unshown": _unshown,
+            "equivalent": _equivalent,
+        }
         self.env.note_dependency(str(STORED))
         text = writers[self.arguments[0]]()
         parent = nodes.container(classes=["mutants"])
@@ -37,28 +40,42 @@ class Mutants(SphinxDirective):
         return parent.children
 
 
+def _counts() -> str:
+    known = mutants.load().values()
+    reported = sum(bool(mutant.source) for mutant in known)
+    return (
+        f"Of {len(known)} mutants, {reported} repeat a bug that was reported in public; the others "
+        "were made by readers of the suite who looked for bugs that it might miss."
+    )
+
+
 def _planted() -> str:
-    matrix = Matrix.read(STORED)
-    mutants = planted()
-    there = replace(matrix, found=tuple(each for each in matrix.found if each.mutant in mutants))
+    matrix = KillMatrix.read(STORED)
+    known = mutants.load()
+    there = replace(
+        matrix, results=tuple(result for result in matrix.results if result.mutant in known)
+    )
     titles = {
-        each.id: (f"[{each.title}](#mutant-{each.id.lower()})", each.source)
-        for each in mutants.values()
+        mutant.id: (f"[{mutant.title}](#mutant-{mutant.id.lower()})", mutant.source)
+        for mutant in known.values()
     }
-    untried = sorted(mutants.keys() - {each.mutant for each in there.found})
-    later = f"\n\nPlanted since, and not yet tried: {', '.join(untried)}." if untried else ""
-    return catalogue(there, titles) + later
+    untried = sorted(known.keys() - {result.mutant for result in there.results})
+    newer = f"\n\nNewer mutants, not yet tried: {', '.join(untried)}." if untried else ""
+    return catalogue(there, titles) + newer
 
 
 def _unshown() -> str:
-    rows = ["| report | what was seen | why no mutant shows it |", "|---|---|---|"]
-    rows += [f"| [{each.id}]({each.source}) | {each.title} | {each.reason} |" for each in UNSHOWN]
+    rows = ["| report | symptom | reason why no mutant shows it |", "|---|---|---|"]
+    rows += [
+        f"| [{report.id}]({report.source}) | {report.title} | {report.reason} |"
+        for report in UNREPEATED
+    ]
     return "\n".join(rows)
 
 
 def _equivalent() -> str:
-    rows = ["| what was changed | why it is none |", "|---|---|"]
-    rows += [f"| {each.title} | {each.proof} |" for each in EQUIVALENT]
+    rows = ["| change | reason why it is correct |", "|---|---|"]
+    rows += [f"| {mutant.title} | {mutant.proof} |" for mutant in EQUIVALENT]
     return "\n".join(row.replace("\n", " ") for row in rows)
 
 

@@ -1,15 +1,15 @@
-"""Examples that need GPT-2's own vocabulary: skipped where it cannot be had, and said so."""
+"""Skip examples that need GPT-2's own vocabulary if it is not available, and say so."""
 
 from sphinx.util import logging
 
-from attnspec.conformance.tally import NotClaimed
-from attnspec.conformance.vocabularies import vocabulary
+from attnspec.conformance.comparison.violation import NotClaimed
+from attnspec.conformance.text.vocabularies import vocabulary
 
 logger = logging.getLogger(__name__)
 
 
 def missing() -> bool:
-    """True, and a line in the log of the build, where the released vocabulary is out of reach."""
+    """Return whether the released vocabulary is unavailable; if it is, log a line."""
     try:
         vocabulary("gpt2")
     except NotClaimed as reason:

@@ -1,6 +1,6 @@
-"""What the last whole conformance runs have found, as the pages show it.
+"""The results of the last complete conformance runs, for the pages.
 
-The files are written by `nox -s evidence`, one for each kind of device.
+`nox -s evidence` writes the files, one for each kind of device.
 """
 
 import functools
@@ -8,9 +8,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from attnspec.conformance.matrix import worst
-from attnspec.conformance.record import Outcome, Record
-from attnspec.conformance.report_file import Report, read_report
+from attnspec.conformance.report.file import Report, read_report
+from attnspec.conformance.report.matrix import worst
+from attnspec.conformance.report.record import Outcome, Record
 
 FOLDER = Path(__file__).parents[1] / "results"
 PATTERN = "conformance*.jsonl"
@@ -26,18 +26,18 @@ WORDS = {
     Outcome.NOT_CLAIMED: "– not claimed",
     Outcome.NOT_AVAILABLE: "∅ not available",
 }
-"""How a page says what became of a clause, in the order in which it is said."""
+"""The sign and word of each outcome, in the order of the pages."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Behaviour:
-    """What some implementations have in common at one clause.
+    """The common behaviour of a group of subjects under one clause.
 
     Attributes:
-        outcome: the gravest of the laws that enforce it.
-        subjects: who behaves so.
-        reason: why; nothing where the laws hold.
-        links: where a known deviation is described.
+        outcome: the gravest outcome of the laws that enforce the clause.
+        subjects: the subjects of the group.
+        reason: of the outcome; empty if the laws hold.
+        links: addresses that describe a known deviation.
     """
 
     outcome: Outcome
@@ -47,56 +47,56 @@ class Behaviour:
 
 
 def paths() -> list[Path]:
-    """The files, that of the CPU first."""
+    """Return the files, the CPU's first."""
     return sorted(FOLDER.glob(PATTERN))
 
 
 @functools.cache
 def reports() -> tuple[Report, ...]:
-    """What they hold."""
+    """Return the reports in the files."""
     return tuple(map(read_report, paths()))
 
 
 @functools.cache
 def records() -> tuple[Record, ...]:
-    """All records; where one machine could not run an implementation, another's may take over."""
-    return tuple(together(each.records for each in reports()))
+    """Return all records, each subject's from the first machine that could run it."""
+    return tuple(together(report.records for report in reports()))
 
 
 def together(several: Iterable[Sequence[Record]]) -> Iterator[Record]:
-    """The records of several runs, each subject from the first run that had it available."""
+    """Yield the records of several runs, each subject from the first run that had it available."""
     runs = list(several)
     chosen: dict[str, int] = {}
-    for number, found in enumerate(runs):
-        for each in found:
-            if each.outcome is not Outcome.NOT_AVAILABLE:
-                chosen.setdefault(each.subject, number)
-    for number, found in enumerate(runs):
-        for each in found:
-            if chosen.setdefault(each.subject, number) == number:
-                yield each
+    for number, run in enumerate(runs):
+        for record in run:
+            if record.outcome is not Outcome.NOT_AVAILABLE:
+                chosen.setdefault(record.subject, number)
+    for number, run in enumerate(runs):
+        for record in run:
+            if chosen.setdefault(record.subject, number) == number:
+                yield record
 
 
-def subjects(found: Sequence[Record]) -> list[str]:
-    """Who was judged, in the order of their first records."""
-    return list(dict.fromkeys(each.subject for each in found))
+def subjects(several: Sequence[Record]) -> list[str]:
+    """Return the subjects in the order of their first records."""
+    return list(dict.fromkeys(record.subject for record in several))
 
 
-def behaviours(clause: str, found: Sequence[Record]) -> list[Behaviour]:
-    """How everyone behaves who was held to a clause, those together who behave alike."""
-    told: dict[tuple[Outcome, str, tuple[str, ...]], list[str]] = {}
-    mine = [each for each in found if clause in each.clauses]
-    for subject in subjects(mine):
-        some = [each for each in mine if each.subject == subject]
-        outcome = worst(each.outcome for each in some)
-        why = [each for each in some if each.outcome is outcome]
-        reason = "; ".join(dict.fromkeys(each.reason for each in why if each.reason))
-        links = tuple(dict.fromkeys(each.link for each in why if each.link))
-        told.setdefault((outcome, reason, links), []).append(subject)
+def behaviours(clause: str, several: Sequence[Record]) -> list[Behaviour]:
+    """Return the behaviour of all subjects under a clause, grouped by equal behaviour."""
+    groups: dict[tuple[Outcome, str, tuple[str, ...]], list[str]] = {}
+    relevant = [record for record in several if clause in record.clauses]
+    for subject in subjects(relevant):
+        own = [record for record in relevant if record.subject == subject]
+        outcome = worst(record.outcome for record in own)
+        gravest = [record for record in own if record.outcome is outcome]
+        reason = "; ".join(dict.fromkeys(record.reason for record in gravest if record.reason))
+        links = tuple(dict.fromkeys(record.link for record in gravest if record.link))
+        groups.setdefault((outcome, reason, links), []).append(subject)
     order = list(WORDS)
     return [
         Behaviour(outcome=outcome, subjects=tuple(names), reason=reason, links=links)
         for (outcome, reason, links), names in sorted(
-            told.items(), key=lambda each: order.index(each[0][0])
+            groups.items(), key=lambda item: order.index(item[0][0])
         )
     ]

@@ -1,4 +1,4 @@
-"""The pages of the API: they name all that is public, and say of it what the code says."""
+"""The API pages: they list every public name, with the texts of the code."""
 
 import dataclasses
 import importlib
@@ -13,9 +13,9 @@ from typer.main import get_command
 
 import attnspec.reference
 import attnspec.spec
-from attnspec.conformance.cli import app
-from attnspec.conformance.record import Outcome, Record
-from attnspec.conformance.report_run import Run
+from attnspec.conformance.cli.app import app
+from attnspec.conformance.report.record import Outcome, Record
+from attnspec.conformance.report.run import Run
 
 DOCS = Path(__file__).parents[1]
 sys.path.insert(0, str(DOCS / "_ext"))
@@ -28,40 +28,40 @@ PAGES = {path.stem: path.read_text(encoding="utf-8") for path in (DOCS / "api").
 
 
 def documented():
-    """Module and name of everything that a page has written from its docstring."""
-    found = set()
+    """Return the modules and names that the pages document from docstrings."""
+    entries = set()
     for text in PAGES.values():
         for module, names in re.findall(r"^```\{api\} (\S+)\n(.*?)^```$", text, re.M | re.S):
-            there = importlib.import_module(module)
-            found |= {(there, name) for name in names.split() or api._public(there)}
-    return found
+            imported = importlib.import_module(module)
+            entries |= {(imported, name) for name in names.split() or api._public(imported)}
+    return entries
 
 
 def test_every_public_name_has_an_entry():
     names = {name for module, name in documented() if module is attnspec.spec}
     assert names == set(attnspec.spec.__all__)
-    there = {
+    listed = {
         name for module, name in documented() if module.__name__.startswith("attnspec.reference")
     }
-    assert set(attnspec.reference.__all__) - {"MODEL", "REFERENCE"} <= there
+    assert set(attnspec.reference.__all__) - {"MODEL", "REFERENCE"} <= listed
 
 
-def test_every_name_with_an_entry_says_what_it_is():
+def test_every_name_with_an_entry_has_a_docstring():
     for module, name in documented():
-        found = getattr(module, name)
-        if inspect.isclass(found) or inspect.isfunction(found):
-            assert found.__doc__, f"{module.__name__}.{name}"
+        value = getattr(module, name)
+        if inspect.isclass(value) or inspect.isfunction(value):
+            assert value.__doc__, f"{module.__name__}.{name}"
 
 
-def test_fields_are_told_with_type_default_and_meaning():
+def test_fields_are_listed_with_type_default_and_meaning():
     @dataclasses.dataclass(frozen=True)
-    class Told:
+    class Example:
         first: int
         second: tuple[int, ...] = dataclasses.field(default_factory=tuple)
         """Two: and more."""
         _third: int = 3
 
-    assert api._fields(Told, {"first": "one of them."}) == [
+    assert api._fields(Example, {"first": "one of them."}) == [
         ".. py:attribute:: first",
         "   :type: int",
         "",
@@ -112,8 +112,8 @@ def test_the_schema_names_every_field_with_its_meaning(kind):
         assert all(cell.strip() for cell in row.strip("|").split("|")), row
 
 
-def test_the_schema_says_what_is_written():
-    """Each value of a record is of the kind that its row names."""
+def test_the_schema_agrees_with_written_records():
+    """Each value of a record has the type that its row names."""
     kinds = {"text": str, "integer": int, "number": float, "object": dict, "array": list}
     kinds |= {"null": type(None), '"inf"': str}
     record = Record(
@@ -127,11 +127,11 @@ def test_the_schema_says_what_is_written():
         mismatch={"what": "out"},
         seed=3,
     )
-    for told in (record, dataclasses.replace(record, worst=0.5, mismatch=None, seed=None)):
-        data = json.loads(told.to_json())
+    for written in (record, dataclasses.replace(record, worst=0.5, mismatch=None, seed=None)):
+        data = json.loads(written.to_json())
         for row in record_fields.table(Record).splitlines()[2:]:
             name, kind = (cell.strip() for cell in row.strip("|").split("|")[:2])
-            allowed = {kinds[each] for each in kinds if re.search(rf"{each}(?!\w)", kind)}
+            allowed = {kinds[word] for word in kinds if re.search(rf"{word}(?!\w)", kind)}
             assert type(data[name.strip("`")]) in allowed, row
 
 

@@ -1,4 +1,4 @@
-"""The extensions on small sites: what they add to a page, and what they refuse to build."""
+"""The extensions on small sites: the parts that they add, and the sites that they refuse."""
 
 import subprocess
 import sys
@@ -14,20 +14,20 @@ CLAUSE = """\
 (msk-1)=
 ## MSK-1 No future
 
-**Held by** `law_a_causal_row_attends_its_prefix`.
+**Enforced by** `law_a_causal_row_attends_its_prefix`.
 **Since** 0.1.0.
 
 ## Words
 
-**Held by** nobody.
+**Enforced by** nobody.
 
 """
-LAWS = "```{laws} masking\n```\n\n## Planted bugs\n\n```{planted} masking\n```\n"
+LAWS = "```{laws} masking\n```\n\n## Mutants\n\n```{planted} masking\n```\n"
 
 
 @pytest.fixture
 def build(tmp_path):
-    """Build a site of one page; its pages are in the folder `html`."""
+    """Return a function that builds a site of one page in the folder `html`."""
 
     def built(text, *extensions, more=""):
         (tmp_path / "index.md").write_text(text)
@@ -46,7 +46,7 @@ def build(tmp_path):
     return built
 
 
-def test_a_link_that_leads_nowhere_fails_the_build(build):
+def test_a_broken_link_fails_the_build(build):
     good = build("# A page\n\n<a href='#a-page'>x</a>\n", "link_check")
     assert (good.returncode, good.stderr) == (0, "")
     bad = build("# A page\n\n<a href='nowhere.html'>x</a>\n", "link_check")
@@ -54,34 +54,33 @@ def test_a_link_that_leads_nowhere_fails_the_build(build):
     assert "index.html: 'nowhere.html' leads to no file" in bad.stderr
 
 
-def test_a_clause_without_laws_and_a_law_without_a_bug_fail_the_build(build):
-    none = "import dataclasses, laws\nreal = laws.clauses()\n"
-    none += (
-        "laws.clauses = lambda: real | {'MSK-1': dataclasses.replace(real['MSK-1'], held_by=())}\n"
-    )
-    none += "laws.planted = dict\n"
-    found = build("# A page\n", "laws", more=none)
-    assert found.returncode
-    assert "MSK-1 is held by no law" in found.stderr
-    assert "law_a_finite_future_moves_nothing stands under no clause" in found.stderr
-    assert "law_weights_sum_to_one kills no planted bug" in found.stderr
-    assert "ATT-1 is held by no law" not in found.stderr
+def test_a_clause_without_laws_and_a_law_without_mutants_fail_the_build(build):
+    none = "import dataclasses, laws\nreal = laws.all_clauses()\n"
+    none += "one = dataclasses.replace(real['MSK-1'], enforced_by=())\n"
+    none += "laws.all_clauses = lambda: real | {'MSK-1': one}\n"
+    none += "laws.kills = dict\n"
+    run = build("# A page\n", "laws", more=none)
+    assert run.returncode
+    assert "MSK-1 has no law" in run.stderr
+    assert "law_finite_later_keys_change_nothing is named by no clause" in run.stderr
+    assert "law_weights_sum_to_one kills no mutant" in run.stderr
+    assert "ATT-1 has no law" not in run.stderr
 
 
-def test_below_a_clause_unfolds_how_implementations_behave(build, tmp_path):
-    found = build(CLAUSE, "behaviour")
-    # what it links to stands on other pages
-    assert "undefined label: 'law_a_causal_row_attends_its_prefix'" in found.stderr
+def test_a_clause_has_a_folded_part_on_implementations(build, tmp_path):
+    run = build(CLAUSE, "behaviour")
+    # the targets of its links are on other pages
+    assert "undefined label: 'law_a_causal_row_attends_its_prefix'" in run.stderr
     page = (tmp_path / "html" / "index.html").read_text()
     assert page.count("<details") == page.count("</details>") == 1
     inside = page.partition("<details")[2].partition("</details>")[0]
     assert "✓ pass" in inside.partition("</summary>")[0]
     assert "eager" in inside
-    assert "causal mask aligned upper-left where lower-right is declared" in inside
+    assert "causal mask shows one key of the future" in inside
     assert page.index("nobody") > page.index("</details>")
 
 
-def test_a_law_and_its_bugs_lead_to_each_other(build, tmp_path):
+def test_a_law_and_its_mutants_link_to_each_other(build, tmp_path):
     build(f"# Laws\n\n{LAWS}", "laws", "highlighting", "link_check")
     page = (tmp_path / "html" / "index.html").read_text()
     assert 'id="mutant-msk-01"' in page

@@ -27,7 +27,7 @@ RULES = {
 }
 
 CODE = "learn/score.html"
-"""The page whose code stands for that of all; the colours are the same."""
+"""The page whose code is checked; the colours are the same on every page."""
 
 TYPESET = "async () => { if (window.MathJax?.startup) await MathJax.startup.promise; }"
 MATH = """() => ({
@@ -37,7 +37,7 @@ MATH = """() => ({
 })"""
 TEXT_ALONE = """() => document.querySelectorAll("mjx-container, .highlight")
   .forEach((each) => each.remove())"""
-"""Formulas have the colour of text; to look at each letter of them takes minutes."""
+"""Formulas have the colour of text; checking each of their letters takes minutes."""
 BEYOND = """() => {
   const wide = document.documentElement.scrollWidth - document.documentElement.clientWidth;
   const scrolls = (each) => {
@@ -56,7 +56,7 @@ pytestmark = pytest.mark.skipif(not BROWSER, reason="no Chromium here to open th
 
 @pytest.fixture(scope="module")
 def browser():
-    """A browser for all pages."""
+    """Yield one browser for all pages."""
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"])
         yield browser
@@ -65,7 +65,7 @@ def browser():
 
 @pytest.fixture
 def visit(browser):
-    """Open a page of the site in some light and width; complaints are gathered in the list."""
+    """Yield a function that opens a page in a colour scheme and width, and lists complaints."""
     contexts = []
 
     def opened(name, *, scheme, viewport):
@@ -74,14 +74,14 @@ def visit(browser):
         page, complaints = context.new_page(), []
 
         def allow(route):
-            asked = route.request.url
-            if asked.startswith(("file:", "data:", "blob:")):
+            url = route.request.url
+            if url.startswith(("file:", "data:", "blob:")):
                 return route.continue_()
-            complaints.append(f"asks the network for {asked}")
+            complaints.append(f"asks the network for {url}")
             return route.abort()
 
         context.route("**/*", allow)
-        page.on("console", lambda said: complaints.append(f"{said.type}: {said.text}"))
+        page.on("console", lambda message: complaints.append(f"{message.type}: {message.text}"))
         page.on("pageerror", lambda error: complaints.append(str(error)))
         page.on("requestfailed", lambda request: complaints.append(f"lacks {request.url}"))
         page.goto((SITE / name).as_uri())
@@ -93,9 +93,9 @@ def visit(browser):
         context.close()
 
 
-def test_there_is_a_site_and_it_is_small():
+def test_the_site_exists_and_is_small():
     assert "index.html" in PAGES, f"{SITE} holds no site: run nox -s docs"
-    size = sum(each.stat().st_size for each in SITE.rglob("*") if each.is_file())
+    size = sum(path.stat().st_size for path in SITE.rglob("*") if path.is_file())
     assert size <= LARGEST, f"{size / 2**20:.1f} MiB"
 
 
@@ -122,7 +122,7 @@ def test_code_is_readable(scheme, visit):
     assert not violations(page, {"include": [[".highlight"]]})
 
 
-def test_these_checks_see_what_they_look_for(visit, tmp_path):
+def test_these_checks_find_a_bad_page(visit, tmp_path):
     (tmp_path / "bad.html").write_text(
         '<!doctype html><meta charset="utf-8"><p style="color:#aaa">pale</p><img src="none.png">'
         '<article><div style="width:900px">wide</div></article><script>lacking()</script>'
@@ -132,19 +132,19 @@ def test_these_checks_see_what_they_look_for(visit, tmp_path):
     page, complaints = visit(tmp_path / "bad.html", scheme="light", viewport=PHONE)
     assert page.evaluate(BEYOND)
     assert {"color-contrast", "document-title", "image-alt"} <= {
-        each.split(":")[0] for each in violations(page)
+        violation.split(":")[0] for violation in violations(page)
     }
     math = page.evaluate(MATH)
     assert math["typeset"] != math["formulas"]
     for part in ("lacking is not defined", "asks the network", "none.png"):
-        assert any(part in each for each in complaints), part
+        assert any(part in complaint for complaint in complaints), part
 
 
 def violations(page, where=None):
-    """What breaks the rules of accessibility, with the first places."""
-    found = Axe().run(page, where, RULES).response["violations"]
+    """Return the violations of accessibility rules, each with its first places."""
+    broken = Axe().run(page, where, RULES).response["violations"]
     return [
-        f"{each['id']}: {node['html'][:90]} ({node['any'][0]['message'] if node['any'] else ''})"
-        for each in found
-        for node in each["nodes"][:4]
+        f"{rule['id']}: {node['html'][:90]} ({node['any'][0]['message'] if node['any'] else ''})"
+        for rule in broken
+        for node in rule["nodes"][:4]
     ]

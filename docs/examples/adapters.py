@@ -1,4 +1,4 @@
-"""Adapters: from how a kernel is called to how the specification calls it."""
+"""Adapters from the signatures of kernels to the signature of the specification."""
 
 import torch
 
@@ -7,14 +7,14 @@ def from_length_before_heads(kernel):
     """Take tensors (batch, length, heads, d), as FlashAttention and JAX do."""
 
     def attention(query, key, value, is_causal=False, scale=None, enable_gqa=False):
-        moved = (each.transpose(1, 2) for each in (query, key, value))
+        moved = (tensor.transpose(1, 2) for tensor in (query, key, value))
         return kernel(*moved, causal=is_causal, softmax_scale=scale).transpose(1, 2)
 
     return attention
 
 
 def from_pair(kernel):
-    """Always return the output and the log-sum-exp, whoever asks."""
+    """Return the log-sum-exp beside the output only if `return_lse` is set."""
 
     def attention(query, key, value, is_causal=False, scale=None, *, return_lse=False):
         out, lse = kernel(query, key, value, causal=is_causal, scale=scale)
@@ -55,9 +55,9 @@ def from_jax(function):
     def attention(query, key, value, is_causal=False, scale=None, enable_gqa=False):
         import jax
 
-        moved = (each.detach().transpose(1, 2).contiguous() for each in (query, key, value))
-        given = (jax.dlpack.from_dlpack(each) for each in moved)
-        out = function(*given, is_causal=is_causal, scale=scale)
+        moved = (x.detach().transpose(1, 2).contiguous() for x in (query, key, value))
+        arrays = (jax.dlpack.from_dlpack(tensor) for tensor in moved)
+        out = function(*arrays, is_causal=is_causal, scale=scale)
         return torch.from_dlpack(out).transpose(1, 2)
 
     return attention

@@ -7,7 +7,7 @@
 enum { BATCH, HEADS, QUERIES, D_HEAD, KEYS, KV_HEADS, D_VALUE, SIZES };
 
 /* Strides count elements, in the order (batch, head, row, channel).
-   Returns 0, or 1 for what it does not take, in which case nothing is written. */
+   Returns 0, or 1 if it refuses the call; then it writes nothing. */
 int attention(const float *query, const int64_t *q_stride, const float *key,
               const int64_t *k_stride, const float *value, const int64_t *v_stride,
               float *out, const int64_t *size, int is_causal, float scale) {

@@ -15,20 +15,20 @@ library.attention.restype = ctypes.c_int
 
 
 def pointer(tensor):
-    """Say where a tensor begins."""
+    """Return the address of the first element of a tensor."""
     return ctypes.c_void_p(tensor.data_ptr())
 
 
-def numbers(*given):
-    """Make an array of C."""
-    return (ctypes.c_int64 * len(given))(*given)
+def integers(*values):
+    """Make a C array."""
+    return (ctypes.c_int64 * len(values))(*values)
 
 
 def attention(query, key, value, is_causal=False, scale=None, enable_gqa=False):
-    """Refuse what the C function would misread, and hand over pointers and strides."""
+    """Refuse calls that the C function would misread, and pass pointers and strides."""
     operands = {"query": query, "key": key, "value": value}
-    for name, each in operands.items():
-        if each.dim() != 4 or each.dtype != torch.float32 or each.device.type != "cpu":
+    for name, tensor in operands.items():
+        if tensor.dim() != 4 or tensor.dtype != torch.float32 or tensor.device.type != "cpu":
             raise ValueError(f"{name} must be float32 of rank 4 on the CPU")
     batch, heads, queries, d_head = query.shape
     _, kv_heads, keys, d_value = value.shape
@@ -38,11 +38,11 @@ def attention(query, key, value, is_causal=False, scale=None, enable_gqa=False):
         raise ValueError("query and key differ in heads without enable_gqa")
     scale = (d_head or 1) ** -0.5 if scale is None else scale
     out = torch.empty(batch, heads, queries, d_value)
-    given = []
-    for each in operands.values():
-        given += pointer(each), numbers(*each.stride())
-    sizes = numbers(batch, heads, queries, d_head, keys, kv_heads, d_value)
-    if library.attention(*given, pointer(out), sizes, int(is_causal), ctypes.c_float(scale)):
+    arguments = []
+    for tensor in operands.values():
+        arguments += pointer(tensor), integers(*tensor.stride())
+    sizes = integers(batch, heads, queries, d_head, keys, kv_heads, d_value)
+    if library.attention(*arguments, pointer(out), sizes, int(is_causal), ctypes.c_float(scale)):
         raise ValueError(f"{heads} heads do not share {kv_heads} key/value heads")
     return out
 

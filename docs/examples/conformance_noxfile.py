@@ -1,4 +1,4 @@
-"""Sessions that hold an attention function to the specification."""
+"""Sessions that check an attention function."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ REPORT = Path("conformance")
 
 @nox.session
 def conformance(session: nox.Session) -> None:
-    """Try every law, or do what is said after `--`."""
+    """Try every law, or the laws that the options after `--` select."""
     session.install(ATTNSPEC, "-e", ".")
     REPORT.mkdir(exist_ok=True)
     to = ["--report", str(REPORT / "today.jsonl"), "--html", str(REPORT / "today.html")]
@@ -20,6 +20,6 @@ def conformance(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def compare(session: nox.Session) -> None:
-    """Tell what changed since the report named after `--`."""
+    """List the changes since the report named after `--`."""
     session.install(ATTNSPEC)
     session.run("attnspec", "report", *session.posargs, str(REPORT / "today.jsonl"))

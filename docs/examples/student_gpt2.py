@@ -1,4 +1,4 @@
-"""A GPT-2 as a student may write it, with a forward pass and nothing else."""
+"""A GPT-2 as a student may write it, with only a forward pass."""
 
 import math
 
@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 
 class StudentGPT2(nn.Module):
-    """From token ids to logits."""
+    """A model that maps token ids to logits."""
 
     def __init__(self, config, state_dict):
         super().__init__()
@@ -25,7 +25,7 @@ class StudentGPT2(nn.Module):
         batch, length, channels = x.shape
         packed = self.linear(x, f"{block}.attn.c_attn").split(channels, dim=-1)
         query, key, value = (
-            each.view(batch, length, self.config.n_head, -1).transpose(1, 2) for each in packed
+            part.view(batch, length, self.config.n_head, -1).transpose(1, 2) for part in packed
         )
         scores = query @ key.mT / math.sqrt(channels)
         future = torch.ones(length, length, dtype=torch.bool).triu(1)
@@ -48,12 +48,38 @@ class StudentGPT2(nn.Module):
         return self.norm(x, "transformer.ln_f") @ self.weights["transformer.wte.weight"].mT
 
 
+def shapes(config):
+    """Return the shape of every parameter by its name."""
+    channels = config.n_embd
+    norm = {"weight": (channels,), "bias": (channels,)}
+    parts = {f"transformer.ln_f.{name}": shape for name, shape in norm.items()}
+    parts["transformer.wte.weight"] = (config.vocab_size, channels)
+    parts["transformer.wpe.weight"] = (config.n_positions, channels)
+    linear = {
+        "attn.c_attn": (channels, 3 * channels),
+        "attn.c_proj": (channels, channels),
+        "mlp.c_fc": (channels, config.d_inner),
+        "mlp.c_proj": (config.d_inner, channels),
+    }
+    for block in (f"transformer.h.{layer}" for layer in range(config.n_layer)):
+        for name, shape in norm.items():
+            parts |= {f"{block}.ln_1.{name}": shape, f"{block}.ln_2.{name}": shape}
+        for name, shape in linear.items():
+            parts |= {f"{block}.{name}.weight": shape, f"{block}.{name}.bias": shape[1:]}
+    return parts
+
+
 def build(config, state_dict):
-    """Take what the released checkpoints need, and refuse the rest."""
+    """Build a model of the released configurations, and refuse all others."""
     if config.activation_function != "gelu_new":
         raise NotImplementedError("only gelu_new")
     if not config.tie_word_embeddings:
         raise NotImplementedError("only tied embeddings")
     if config.scale_attn_by_inverse_layer_idx or not config.scale_attn_weights:
         raise NotImplementedError("only the usual scale")
+    expected = shapes(config)
+    for name in expected | state_dict:
+        found = tuple(state_dict[name].shape) if name in state_dict else None
+        if found != expected.get(name):
+            raise ValueError(f"{name}: expected {expected.get(name)}, found {found}")
     return StudentGPT2(config, state_dict)

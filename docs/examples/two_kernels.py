@@ -1,17 +1,17 @@
-"""Two attentions: one has habits that a profile may declare, the other has a bug."""
+"""Two attentions: a profile may declare the behaviour of one, the other has a bug."""
 
 import torch
 
 
 def causal(scores):
-    """Hide the future; the last query reads the last key."""
+    """Hide later keys, aligned so that the last query reads the last key."""
     queries, keys = scores.shape[-2:]
     visible = torch.ones(queries, keys, dtype=torch.bool).tril(keys - queries)
     return scores.masked_fill(~visible, -torch.inf)
 
 
 def decoder(query, key, value, is_causal=False, scale=None):
-    """Written in plain PyTorch, with the diagonal where decoding needs it."""
+    """Compute attention in plain PyTorch, with the causal alignment of decoding."""
     scale = query.shape[-1] ** -0.5 if scale is None else scale
     scores = query @ key.mT * scale
     if is_causal:
@@ -20,7 +20,7 @@ def decoder(query, key, value, is_causal=False, scale=None):
 
 
 def careless(query, key, value, is_causal=False, scale=None):
-    """The same, with weights in float16, whatever the dtype of the operands."""
+    """Compute the same, with weights in float16 for operands of every dtype."""
     scale = query.shape[-1] ** -0.5 if scale is None else scale
     scores = query @ key.mT * scale
     if is_causal:

@@ -1,4 +1,4 @@
-"""What a query gives that may read nothing: three answers, and one that is none of them."""
+"""The output of a query without readable keys: the three answers, and a fourth result."""
 
 import matplotlib.pyplot as plt
 import torch

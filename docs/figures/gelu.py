@@ -1,4 +1,4 @@
-"""Two GELUs that look alike, and their difference ten thousand times enlarged."""
+"""The two forms of GELU, and their difference, magnified ten thousand times."""
 
 import matplotlib.pyplot as plt
 import torch

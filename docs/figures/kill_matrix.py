@@ -1,35 +1,42 @@
-"""Which law kills which mutant of attention, by pinned cases alone: from the stored matrix."""
+"""Which chapter's laws kill which chapter's mutants of attention: from the stored matrix."""
 
 from pathlib import Path
 
 import matplotlib.pyplot as plt
 import numpy as np
-from matplotlib.colors import ListedColormap
 
-import attnspec.conformance.laws  # noqa: F401  (importing registers them)
-from attnspec.conformance.kills_report import ATTENTION, Matrix
-from attnspec.conformance.law import registered
+from attnspec.conformance import laws, mutants
+from attnspec.conformance.evidence.mutation.kill_matrix import ATTENTION, KillMatrix
 
-matrix = Matrix.read(Path("results/mutants.jsonl"))
-laws = matrix.laws[ATTENTION]
-family = {law.name: law.clauses[0].partition("-")[0] for law in registered().values()}
-place = {name: number for number, name in enumerate(laws)}
-mutants = sorted(
-    matrix.of(ATTENTION), key=lambda each: (place.get(each.first, 999), -len(each.pinned))
-)
-dots = np.zeros((len(laws), len(mutants)))
-for column, each in enumerate(mutants):
-    for name in each.silent:
-        dots[place[name], column] = 0.5
-    for name in each.pinned:
-        dots[place[name], column] = 1
+family = {law.name: law.clauses[0].partition("-")[0] for law in laws.load().values()}
+catalogue = mutants.load()
+columns: dict[str, list[set[str]]] = {}
+for each in KillMatrix.read(Path("results/mutants.jsonl")).of(ATTENTION):
+    if each.mutant in catalogue:
+        own = family[catalogue[each.mutant].killed_by]
+        columns.setdefault(own, []).append({family.get(name, "") for name in each.pinned})
 
-figure, axes = plt.subplots(figsize=(7, 6))
-colours = ListedColormap(["#f2f4f7", "#d5dbe3", "#1f4e79"])
-axes.imshow(dots, aspect="auto", interpolation="nearest", cmap=colours, vmin=0, vmax=1)
-edges = [n for n in range(len(laws)) if n == 0 or family.get(laws[n]) != family.get(laws[n - 1])]
-axes.set_yticks(edges, [family.get(laws[n], "") for n in edges])
+order = [name for name in dict.fromkeys(family.values()) if name in columns]
+
+
+def share(row: str, column: str) -> float:
+    """The share of a chapter's mutants that laws of another chapter kill."""
+    return sum(row in killers for killers in columns[column]) / len(columns[column])
+
+
+shares = np.array([[share(row, column) for column in order] for row in order])
+
+figure, axes = plt.subplots(figsize=(6.4, 4.4), layout="constrained")
+axes.imshow(shares, cmap="Blues", vmin=0, vmax=1.2, aspect="auto")
+for (row, column), killed in np.ndenumerate(shares):
+    if killed:
+        colour = "white" if killed > 0.6 else "#1c2733"
+        axes.annotate(f"{killed:.0%}", (column, row), ha="center", va="center", color=colour)
+axes.set_yticks(range(len(order)), order)
+axes.set_xticks(range(len(order)), [f"{name}\n{len(columns[name])}" for name in order])
+axes.xaxis.tick_top()
+axes.xaxis.set_label_position("top")
+axes.set_xlabel("mutants, by the chapter of the law that each names; and how many")
 axes.set_ylabel("laws, by the chapter of their clause")
-axes.set_xlabel("planted bugs, by the law that sees them first")
+axes.tick_params(length=0)
 axes.spines[:].set_visible(False)
-figure.tight_layout()

@@ -1,4 +1,4 @@
-"""How much weight the strongest of 64 keys takes, with the scale and without it."""
+"""The weight of the strongest of 64 keys, with the scale and without it."""
 
 import matplotlib.pyplot as plt
 import torch

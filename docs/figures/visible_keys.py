@@ -1,4 +1,4 @@
-"""What each query may read under four masks, and with what weight: drawn by the reference."""
+"""The keys that each query may read under four masks, and their weights, by the reference."""
 
 from typing import Any
 

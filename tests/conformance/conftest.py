@@ -3,12 +3,12 @@
 import pytest
 import torch
 
-from attnspec.conformance.call import Call
-from attnspec.conformance.picture import picture
-from attnspec.conformance.record import Outcome, Record
-from attnspec.conformance.report_file import Report
-from attnspec.conformance.report_run import Run
-from attnspec.conformance.violation import Errors
+from attnspec.conformance.attention.call import Call
+from attnspec.conformance.comparison.violation import Errors
+from attnspec.conformance.diagnosis.failure.error_map import failure_picture
+from attnspec.conformance.report.file import Report
+from attnspec.conformance.report.record import Outcome, Record
+from attnspec.conformance.report.run import Run
 from attnspec.spec import Profile
 
 HOSTILE = (
@@ -65,7 +65,7 @@ def drawn() -> dict:
         worst=(3, 2),
         leading={"batch": 1, "head": 2},
     )
-    found = picture(errors, call, Profile())
+    found = failure_picture(errors, call, Profile())
     assert found is not None
     return found
 

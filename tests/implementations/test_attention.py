@@ -1,6 +1,6 @@
-"""Each implementation against the formula in float64, on cases that each turn one thing.
+"""Each implementation against the formula in float64, on cases that each vary one option.
 
-The suite judges precisely; these tests are there to fail first, near the code that broke.
+The suite judges precisely; these tests fail first, near the code with the bug.
 """
 
 import math
@@ -34,11 +34,11 @@ def available(name: str) -> Implementation:
 
 
 def formula(query, key, value, visible, bias=0.0, scale=None):
-    """Softmax attention, an empty row being zero."""
+    """Return softmax attention; an empty row is zero."""
     group = query.shape[1] // key.shape[1]
     query, key, value = (
         query.double(),
-        *(each.double().repeat_interleave(group, 1) for each in (key, value)),
+        *(tensor.double().repeat_interleave(group, 1) for tensor in (key, value)),
     )
     scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
     scores = torch.einsum("bhqd,bhkd->bhqk", query, key) * scale + bias
@@ -61,7 +61,7 @@ def tensors(case: Case, seed: int = 0) -> list[torch.Tensor]:
 
 
 def bound(case: Case, query, key, level: RoundingLevel) -> float:
-    """Roundings at the worst, first order, as a part of the largest value.
+    """Return the worst first-order error, as a fraction of the largest value.
 
     In the accumulator: one for each product and sum on the way to a score, to a row sum and to an
     output; an error of the scores counts twice, in numerator and denominator. In the storage type:
@@ -81,8 +81,10 @@ def bound(case: Case, query, key, level: RoundingLevel) -> float:
     return 2 * in_scores + wide * (4 * case.keys + 32) + 3 * storage
 
 
-def hold(implementation: Implementation, case: Case, *, mask=None, **options) -> torch.Tensor:
-    """Call and compare with the formula; returns the output."""
+def check_against_formula(
+    implementation: Implementation, case: Case, *, mask=None, **options
+) -> torch.Tensor:
+    """Call an implementation, compare it with the formula, and return its output."""
     query, key, value = tensors(case)
     visible = torch.ones(case.queries, case.keys, dtype=torch.bool)
     bias: torch.Tensor | float = 0.0
@@ -92,7 +94,7 @@ def hold(implementation: Implementation, case: Case, *, mask=None, **options) ->
         visible = visible & mask
     elif mask is not None:
         visible, bias = visible & (mask != -torch.inf), mask.double().nan_to_num(neginf=0.0)
-    before = [each.clone() for each in (query, key, value)]
+    before = [tensor.clone() for tensor in (query, key, value)]
     out = implementation.attention(
         query,
         key,
@@ -118,16 +120,16 @@ def hold(implementation: Implementation, case: Case, *, mask=None, **options) ->
 @pytest.mark.parametrize("name", ON_CPU)
 class TestEveryStorageType:
     def test_plain(self, name, dtype):
-        hold(available(name), CASE.but(dtype=dtype))
+        check_against_formula(available(name), CASE.but(dtype=dtype))
 
     def test_causal(self, name, dtype):
         for queries, keys in ((5, 7), (7, 5), (6, 6)):
             case = CASE.but(dtype=dtype, is_causal=True, queries=queries, keys=keys)
-            hold(available(name), case)
+            check_against_formula(available(name), case)
 
     def test_shared_heads(self, name, dtype):
-        hold(available(name), CASE.but(dtype=dtype, kv_heads=2))
-        hold(available(name), CASE.but(dtype=dtype, kv_heads=1, heads=3))
+        check_against_formula(available(name), CASE.but(dtype=dtype, kv_heads=2))
+        check_against_formula(available(name), CASE.but(dtype=dtype, kv_heads=1, heads=3))
 
 
 @pytest.mark.parametrize("name", ON_CPU)
@@ -135,19 +137,19 @@ class TestOptions:
     @pytest.mark.parametrize("shape", [(2, 6, 5, 7), (1, 6, 5, 7), (2, 1, 1, 7), (5, 7), (5, 1)])
     def test_masks_of_both_kinds(self, name, shape):
         readable = torch.rand(shape, generator=torch.Generator().manual_seed(1)) < 0.6
-        hold(available(name), CASE, mask=readable)
+        check_against_formula(available(name), CASE, mask=readable)
         bias = torch.randn(shape, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
-        hold(available(name), CASE, mask=bias.masked_fill(~readable, -torch.inf))
+        check_against_formula(available(name), CASE, mask=bias.masked_fill(~readable, -torch.inf))
 
     def test_an_empty_row_is_zero(self, name):
         readable = torch.ones(5, 7, dtype=torch.bool)
         readable[2] = False
-        out = hold(available(name), CASE, mask=readable)
+        out = check_against_formula(available(name), CASE, mask=readable)
         assert (out[:, :, 2] == 0).all()
 
     @pytest.mark.parametrize("scale", [1.0, 0.3, -0.7, 0.0])
     def test_scale(self, name, scale):
-        hold(available(name), CASE.but(scale=scale))
+        check_against_formula(available(name), CASE.but(scale=scale))
 
     @pytest.mark.parametrize(
         "sizes",
@@ -164,16 +166,16 @@ class TestOptions:
         ids=str,
     )
     def test_sizes(self, name, sizes):
-        hold(available(name), CASE.but(**sizes))
+        check_against_formula(available(name), CASE.but(**sizes))
 
     def test_wide_values_where_claimed(self, name):
         implementation = available(name)
         for case in (CASE.but(d_value=3), CASE.but(d_head=0, d_value=3, scale=1.0)):
             if implementation.refuses(case) is None:
-                hold(implementation, case)
+                check_against_formula(implementation, case)
             else:
                 with pytest.raises(RuntimeError):
-                    hold(implementation, case)
+                    check_against_formula(implementation, case)
 
     def test_mask_and_causal_together_where_claimed(self, name):
         implementation = available(name)
@@ -181,11 +183,11 @@ class TestOptions:
         case = CASE.but(is_causal=True)
         if name == "sdpa_math":
             with pytest.raises(RuntimeError):
-                hold(implementation, case, mask=readable)
+                check_against_formula(implementation, case, mask=readable)
         else:
-            hold(implementation, case, mask=readable)
+            check_against_formula(implementation, case, mask=readable)
 
-    def test_what_a_row_may_not_read_never_becomes_another_number(self, name):
+    def test_nan_at_a_hidden_key_makes_nan_or_no_difference(self, name):
         implementation = available(name)
         query, key, value = tensors(CASE)
         poisoned = value.clone()
@@ -194,13 +196,13 @@ class TestOptions:
         readable[:, -1] = False
         clean = implementation.attention(query, key, value, readable)
         out = implementation.attention(query, key, poisoned, readable)
-        assert implementation.profile.masked_nonfinite is MaskedNonfinite.PROPAGATES
+        assert implementation.profile.masked_values is MaskedNonfinite.PROPAGATES
         assert (out.isnan() | (out == clean)).all()
 
     def test_gradients(self, name):
         implementation = available(name)
-        inputs = [each.requires_grad_() for each in tensors(CASE)]
-        others = [each.detach().clone().requires_grad_() for each in inputs]
+        inputs = [tensor.requires_grad_() for tensor in tensors(CASE)]
+        others = [tensor.detach().clone().requires_grad_() for tensor in inputs]
         visible = torch.ones(5, 7, dtype=torch.bool).tril()
         implementation.attention(*inputs, is_causal=True).square().sum().backward()
         formula(*others, visible).square().sum().backward()

@@ -1,4 +1,4 @@
-"""The compiled attention: that compiled code runs, that it is made rarely, and who is told."""
+"""The compiled attention: its code runs, is compiled rarely, and fails with a clear reason."""
 
 import shutil
 import sysconfig
@@ -17,9 +17,9 @@ def counted():
     return load("compiled")
 
 
-def call(attention, *shape: int, dtype=torch.float32, learns=False, **options):
+def call(attention, *shape: int, dtype=torch.float32, requires_grad=False, **options):
     batch, heads, kv_heads, queries, keys, d_head, d_value = shape
-    query = torch.randn(batch, heads, queries, d_head, dtype=dtype, requires_grad=learns)
+    query = torch.randn(batch, heads, queries, d_head, dtype=dtype, requires_grad=requires_grad)
     key = torch.randn(batch, kv_heads, keys, d_head, dtype=dtype)
     value = torch.randn(batch, kv_heads, keys, d_value, dtype=dtype)
     return attention(query, key, value, enable_gqa=heads != kv_heads, **options)
@@ -49,7 +49,7 @@ def test_every_call_runs_compiled_code_and_shapes_and_options_compile_nothing_ne
         call(counted.attention, *shape, attn_mask=torch.ones(1, shape[4], dtype=torch.bool))
         call(counted.attention, *shape, attn_mask=torch.zeros(shape[3], 1))
     with torch.no_grad():
-        call(counted.attention, 2, 2, 2, 3, 5, 7, 11, learns=True)
+        call(counted.attention, 2, 2, 2, 3, 5, 7, 11, requires_grad=True)
     after = counted.counters()
     assert after.kernel_calls == before.kernel_calls + 4 * len(shapes) + 1
     assert after.compile_seconds == before.compile_seconds
@@ -70,18 +70,19 @@ def test_a_fall_back_to_eager_is_an_error_and_not_counted(monkeypatch):
     assert attention.counters().kernel_calls == 0
 
 
-def test_without_a_compiler_it_says_so(monkeypatch):
+def test_a_missing_compiler_is_named(monkeypatch):
     monkeypatch.setattr(shutil, "which", lambda name: None)
     monkeypatch.setenv("CXX", "g++-of-nowhere")
     assert compiled.unavailable() == (
-        "no C++ compiler (g++-of-nowhere; the variable CXX names another)"
+        "no C++ compiler g++-of-nowhere: install one, or set CXX to the name of another"
     )
 
 
-def test_without_headers_it_says_so(monkeypatch, tmp_path):
+def test_missing_headers_are_named(monkeypatch, tmp_path):
     monkeypatch.setattr(shutil, "which", lambda name: name)
     monkeypatch.setattr(sysconfig, "get_path", lambda name: str(tmp_path))
-    assert compiled.unavailable() == "no C headers of Python (Python.h)"
+    reason = "no C headers of Python (Python.h): install Python's development files"
+    assert compiled.unavailable() == reason
 
 
 def test_dropout_is_refused():

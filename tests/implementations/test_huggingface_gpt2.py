@@ -1,4 +1,4 @@
-"""Hugging Face's GPT-2 behind our contract: the cache, padding, states, gradients, refusals."""
+"""Hugging Face's GPT-2 under the contract: cache, padding, states, gradients, refusals."""
 
 import importlib.util
 
@@ -37,7 +37,7 @@ def weights(config: GPT2Config, dtype: torch.dtype = torch.float64) -> dict[str,
     }
     if not config.tie_word_embeddings:
         drawn["lm_head.weight"] = drawn["transformer.wte.weight"].flip(0)
-    return {name: each.to(dtype) for name, each in drawn.items()}
+    return {name: weight.to(dtype) for name, weight in drawn.items()}
 
 
 @pytest.mark.parametrize("dtype", MODEL.dtypes, ids=str)
@@ -78,8 +78,8 @@ def test_padding_on_either_side_changes_no_real_token():
 
 
 def test_positions_that_start_again_are_no_packed_sequence():
-    given = weights(CONFIG)
-    model = MODEL.build(CONFIG, given)
+    parameters = weights(CONFIG)
+    model = MODEL.build(CONFIG, parameters)
     restarted = model(IDS, position_ids=torch.tensor([[0, 1, 0, 1, 2]] * 2))
     earlier = IDS.clone()
     earlier[:, 0] = 7
@@ -88,19 +88,19 @@ def test_positions_that_start_again_are_no_packed_sequence():
 
 
 def test_hidden_states_are_embeddings_blocks_and_the_last_one_normalized():
-    given = weights(CONFIG)
-    logits, states = MODEL.build(CONFIG, given)(IDS, output_hidden_states=True)
+    parameters = weights(CONFIG)
+    logits, states = MODEL.build(CONFIG, parameters)(IDS, output_hidden_states=True)
     assert len(states) == CONFIG.n_layer + 1
-    table, places = given["transformer.wte.weight"], given["transformer.wpe.weight"]
+    table, places = parameters["transformer.wte.weight"], parameters["transformer.wpe.weight"]
     assert torch.equal(states[0], table[IDS] + places[: IDS.shape[1]])
     assert torch.allclose(states[-1] @ table.T, logits, rtol=1e-13, atol=1e-13)
 
 
 def test_gradients_flow_to_the_tensors_given():
-    given = {name: each.requires_grad_() for name, each in weights(CONFIG).items()}
-    MODEL.build(CONFIG, given)(IDS).square().sum().backward()
-    assert all(each.grad is not None and each.grad.isfinite().all() for each in given.values())
-    assert all(each.grad.abs().sum() > 0 for each in given.values())
+    parameters = {name: each.requires_grad_() for name, each in weights(CONFIG).items()}
+    MODEL.build(CONFIG, parameters)(IDS).square().sum().backward()
+    assert all(each.grad is not None and each.grad.isfinite().all() for each in parameters.values())
+    assert all(each.grad.abs().sum() > 0 for each in parameters.values())
 
 
 @pytest.mark.parametrize(
@@ -115,8 +115,10 @@ def test_gradients_flow_to_the_tensors_given():
 )
 def test_each_switch_reaches_the_model(change):
     changed = GPT2Config(**{**CONFIG.__dict__, **change})
-    given = weights(CONFIG)
-    assert not torch.allclose(MODEL.build(changed, given)(IDS), MODEL.build(CONFIG, given)(IDS))
+    parameters = weights(CONFIG)
+    assert not torch.allclose(
+        MODEL.build(changed, parameters)(IDS), MODEL.build(CONFIG, parameters)(IDS)
+    )
 
 
 def test_an_untied_head_is_used_as_given():
@@ -128,13 +130,13 @@ def test_an_untied_head_is_used_as_given():
 
 def test_a_parameter_that_is_missing_extra_or_misshapen_is_named():
     name = "transformer.h.1.mlp.c_fc.bias"
-    given = weights(CONFIG)
+    parameters = weights(CONFIG)
     with pytest.raises(ValueError, match=f"{name}: missing"):
-        MODEL.build(CONFIG, {key: each for key, each in given.items() if key != name})
+        MODEL.build(CONFIG, {key: each for key, each in parameters.items() if key != name})
     with pytest.raises(ValueError, match=r"transformer\.extra: no such parameter"):
-        MODEL.build(CONFIG, given | {"transformer.extra": torch.zeros(1)})
+        MODEL.build(CONFIG, parameters | {"transformer.extra": torch.zeros(1)})
     with pytest.raises(ValueError, match=name):
-        MODEL.build(CONFIG, given | {name: torch.zeros(8).double()})
+        MODEL.build(CONFIG, parameters | {name: torch.zeros(8).double()})
 
 
 def test_building_draws_no_random_numbers():
@@ -143,12 +145,12 @@ def test_building_draws_no_random_numbers():
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_what_it_cannot_do_it_refuses():
+def test_unsupported_configurations_are_refused():
     assert MODEL.supports(CONFIG) is None
     assert "gelu_old" in str(MODEL.supports(GPT2Config(activation_function="gelu_old")))
     assert MODEL.supports(GPT2Config(reorder_and_upcast_attn=True))
 
 
-def test_without_transformers_it_says_so(monkeypatch):
+def test_a_missing_transformers_is_named(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    assert MODEL.unavailable() == "transformers is not installed"
+    assert MODEL.unavailable() == "transformers is not installed: pip install attnspec[gpt2]"

@@ -1,4 +1,4 @@
-"""The registry: names, lazy imports, clear errors."""
+"""The registry of implementations: names, lazy imports, clear errors."""
 
 import subprocess
 import sys
@@ -41,8 +41,8 @@ def test_an_unknown_name_lists_those_that_are_known():
 def test_nothing_is_imported_before_it_is_asked_for():
     code = (
         "import sys, attnspec.implementations as registry; registry.names(); "
-        "found = [m for m in sys.modules if m.startswith('attnspec.implementations.')]; "
-        "assert not found, found; assert 'transformers' not in sys.modules; "
+        "loaded = [m for m in sys.modules if m.startswith('attnspec.implementations.')]; "
+        "assert not loaded, loaded; assert 'transformers' not in sys.modules; "
         "registry.load('compiled'); assert 'torch._inductor.compile_fx' not in sys.modules; "
         "registry.load_model('huggingface_gpt2'); assert 'transformers' not in sys.modules"
     )

@@ -1,4 +1,4 @@
-"""A checkpoint of GPT-2's full size, 124 million parameters, in both forms it comes in."""
+"""A checkpoint of GPT-2's full size, 124 million parameters, as safetensors and pickled."""
 
 import shutil
 from collections.abc import Callable, Iterator
@@ -36,12 +36,12 @@ class Checkpoint:
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Checkpoint]:
-    """Save by transformers; and by torch, without prefix and with the old buffers."""
+    """Save with transformers; and with torch, without prefix and with the old buffers."""
     root = tmp_path_factory.mktemp("full-size")
     torch.manual_seed(0)
     model = GPT2LMHeadModel(HuggingFaceConfig()).eval()
     model.save_pretrained(root / "safetensors")
-    old = {name.removeprefix("transformer."): each for name, each in model.state_dict().items()}
+    old = {name.removeprefix("transformer."): tensor for name, tensor in model.state_dict().items()}
     for layer in range(12):
         old[f"h.{layer}.attn.bias"] = torch.ones(1, 1, 1024, 1024, dtype=torch.uint8).tril()
         old[f"h.{layer}.attn.masked_bias"] = torch.tensor(-1e4)
@@ -58,7 +58,7 @@ def test_both_forms_hold_the_same_parameters(checkpoint: Checkpoint) -> None:
     assert config == other_config == GPT2Config()
     saved = checkpoint.model.state_dict()
     assert weights.keys() == other.keys() == saved.keys() - {"lm_head.weight"}
-    assert sum(each.numel() for each in weights.values()) == 124_439_808
+    assert sum(tensor.numel() for tensor in weights.values()) == 124_439_808
     for name, weight in weights.items():
         assert torch.equal(weight, saved[name])
         assert torch.equal(weight, other[name])

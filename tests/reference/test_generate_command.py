@@ -11,7 +11,7 @@ from transformers import GPT2Config as HuggingFaceConfig
 from transformers import GPT2LMHeadModel, set_seed
 from typer.testing import CliRunner, Result
 
-from attnspec.conformance.cli_generate import generate
+from attnspec.conformance.cli.generate import generate
 from attnspec.reference.generation import generate as generate_tokens
 from attnspec.reference.model import build
 from attnspec.reference.tokenizer import Tokenizer
@@ -27,12 +27,12 @@ app.command()(generate)
 
 def run(*arguments: str | Path) -> Result:
     """Call the command."""
-    return CliRunner().invoke(app, [str(each) for each in arguments])
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A checkpoint with its vocabulary beside it."""
+    """Save a checkpoint with its vocabulary beside it."""
     folder = tmp_path_factory.mktemp("checkpoint")
     trained = tokenizers.ByteLevelBPETokenizer()
     corpus = [PROMPT + " France, Rome is the capital of Italy, 東京は日本の首都です."] * 3
@@ -90,13 +90,13 @@ def test_a_tokenizer_is_taken_from_a_folder(checkpoint: Path, tmp_path: Path) ->
     for name in ("config.json", "model.safetensors"):
         shutil.copy(checkpoint / name, tmp_path)
     command = (PROMPT, "--greedy", "--max-new-tokens", "4", "--weights")
-    named = run(*command, tmp_path / "model.safetensors", "--tokenizer", checkpoint)
-    assert named.exit_code == 0, named.stderr
-    assert named.stdout == run(*command, checkpoint).stdout
+    result = run(*command, tmp_path / "model.safetensors", "--tokenizer", checkpoint)
+    assert result.exit_code == 0, result.stderr
+    assert result.stdout == run(*command, checkpoint).stdout
 
 
 @pytest.mark.parametrize(
-    ("options", "named"),
+    ("options", "message"),
     [
         (("--top-p", "2"), "top_p must lie in (0, 1]"),
         (("--temperature", "0"), "temperature must be finite and positive"),
@@ -108,11 +108,11 @@ def test_a_tokenizer_is_taken_from_a_folder(checkpoint: Path, tmp_path: Path) ->
     ],
 )
 def test_a_mistake_is_one_line_and_exit_status_2(
-    checkpoint: Path, options: tuple[str, ...], named: str
+    checkpoint: Path, options: tuple[str, ...], message: str
 ) -> None:
     out = run(PROMPT, "--weights", checkpoint, *options)
     assert out.exit_code == 2
-    assert named in out.stderr
+    assert message in out.stderr
     assert out.stderr.count("\n") == 1
     assert out.stdout == ""
 

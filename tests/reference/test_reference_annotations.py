@@ -14,8 +14,9 @@ from attnspec.reference import build, generate, scaled_dot_product_attention
 from attnspec.reference.linear import linear
 from attnspec.reference.loss import next_token_loss
 from attnspec.reference.masks import alibi_slopes, window
-from attnspec.reference.numpy_attention import numpy_attention
+from attnspec.reference.model import gpt2
 from attnspec.reference.parameters import parameter_shapes
+from attnspec.reference.scalar_attention import scalar_attention
 from attnspec.spec import CausalAlignment, EmptyRow, GPT2Config
 
 query, key, value = (torch.randn(2, *shape) for shape in [(4, 3, 5), (2, 7, 5), (2, 7, 6)])
@@ -25,16 +26,18 @@ out, lse = scaled_dot_product_attention(
     dropout_p=0.1, causal_alignment=CausalAlignment.LOWER_RIGHT, empty_row=EmptyRow.MEAN,
 )
 assert window(3, 7, 1, 1).shape == (3, 7)
-arrays = [each.double().numpy() for each in (query, key, value)]
-numpy_attention(*arrays, window=(1, None), sinks=torch.ones(4).double().numpy())
+arrays = [tensor.double().numpy() for tensor in (query, key, value)]
+scalar_attention(*arrays, window=(1, None), sinks=torch.ones(4).double().numpy())
 
 for tied, layers in [(True, 2), (False, 1)]:
     config = GPT2Config(
         vocab_size=11, n_positions=9, n_embd=6, n_layer=layers, n_head=3, tie_word_embeddings=tied
     )
     shapes = parameter_shapes(config)
-    model = build(config, {name: torch.randn(shape) for name, shape in shapes.items()})
+    weights = {name: torch.randn(shape) for name, shape in shapes.items()}
+    model = build(config, weights)
     ids, mask = torch.tensor([[1, 2, 3], [4, 5, 6]]), torch.tensor([[0, 1, 1], [1, 1, 1]])
+    assert gpt2(ids, weights, config).shape == (2, 3, 11)
     logits, cache = model(ids, cache=model.empty_cache(), attention_mask=mask)
     places = torch.tensor([[7]])
     model(ids[:, :1], cache=cache.truncate(2), position_ids=places, output_hidden_states=True)

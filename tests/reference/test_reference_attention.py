@@ -1,4 +1,4 @@
-"""The two definitions of attention are one, in every combination of what the contract offers."""
+"""The two definitions of attention are equal, for every combination of options."""
 
 import math
 from dataclasses import dataclass
@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attnspec.reference import implementation
-from attnspec.reference.attention import attention
+from attnspec.reference.attention import attention, attention_with_options
 from attnspec.reference.implementation import scaled_dot_product_attention
 from attnspec.reference.masks import causal
-from attnspec.reference.numpy_attention import numpy_attention
+from attnspec.reference.scalar_attention import scalar_attention
 from attnspec.spec import CausalAlignment, EmptyRow
 
 ROUNDOFF = 2.0**-53
@@ -32,29 +32,29 @@ class Drawn:
     options: dict[str, Any]
 
     def first(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """By tensor operations."""
+        """Return the result of the tensor operations."""
         out = scaled_dot_product_attention(
             *map(torch.from_numpy, (self.query, self.key, self.value)),
             enable_gqa=True,
             return_lse=True,
             **{
-                name: torch.from_numpy(given) if isinstance(given, np.ndarray) else given
-                for name, given in self.options.items()
+                name: torch.from_numpy(option) if isinstance(option, np.ndarray) else option
+                for name, option in self.options.items()
             },
         )
         assert isinstance(out, tuple)
         return out
 
     def second(self) -> tuple[np.ndarray, np.ndarray]:
-        """By scalar loops."""
-        return numpy_attention(self.query, self.key, self.value, **self.options)
+        """Return the result of the scalar loops."""
+        return scalar_attention(self.query, self.key, self.value, **self.options)
 
     def bounds(self) -> tuple[np.ndarray, float]:
-        """How far apart two correct float64 computations of this call may be.
+        """Bound the distance between two correct float64 computations of this call.
 
-        The worst case, to first order in the roundoff and then made safe by `expm1`: each score is
-        wrong by at most E, so each weight by a factor of at most exp(2E), to which come the
-        roundings of the difference to the peak (whose size is at most R), of the exponential,
+        It is the worst case, to first order in the roundoff and then made safe by `expm1`: each
+        score is wrong by at most E, so each weight by a factor of at most exp(2E), to which come
+        the roundings of the difference to the peak (whose size is at most R), of the exponential,
         of the sums over the keys and of the division. Both sides may be wrong by that much.
         """
         query, key, value = (np.nan_to_num(x, nan=0, posinf=0, neginf=0) for x in self.arrays())
@@ -74,19 +74,19 @@ class Drawn:
         if slopes is not None:
             size += np.abs(slopes).max() * (keys + query.shape[2])
         error += 6 * ROUNDOFF * size
-        reach = 2 * max(size, 0.0 if sinks is None else np.abs(sinks).max())
-        factor = 2 * math.expm1(2 * error + (reach + 2 * keys + 32) * ROUNDOFF)
-        magnitude, _ = numpy_attention(query, key, np.abs(value), **options)
-        return factor * np.nan_to_num(magnitude) + 1e-300, factor + 4 * ROUNDOFF * (reach + keys)
+        spread = 2 * max(size, 0.0 if sinks is None else np.abs(sinks).max())
+        factor = 2 * math.expm1(2 * error + (spread + 2 * keys + 32) * ROUNDOFF)
+        magnitude, _ = scalar_attention(query, key, np.abs(value), **options)
+        return factor * np.nan_to_num(magnitude) + 1e-300, factor + 4 * ROUNDOFF * (spread + keys)
 
     def arrays(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Query, key and value."""
+        """Return query, key and value."""
         return self.query, self.key, self.value
 
 
 @st.composite
 def calls(draw: st.DrawFn, *, poisoned: bool = False) -> Drawn:
-    """Any call that the contract allows; poisoned ones hold NaN and infinities anywhere."""
+    """Draw any call that the contract allows, poisoned ones with NaN and infinities anywhere."""
     batch, groups, kv_heads = (draw(st.integers(1, most)) for most in (2, 3, 2))
     queries, keys, d_head, d_value = (draw(st.integers(0, most)) for most in (6, 7, 4, 3))
     heads = groups * kv_heads
@@ -100,10 +100,12 @@ def calls(draw: st.DrawFn, *, poisoned: bool = False) -> Drawn:
     key = normal(batch, kv_heads, keys, d_head)
     value = normal(batch, kv_heads, keys, d_value)
     if poisoned:
-        for each in (query, key, value):
+        for operand in (query, key, value):
             for _ in range(draw(st.integers(0, 2))):
-                if each.size:
-                    each.flat[draw(st.integers(0, each.size - 1))] = draw(st.sampled_from(POISON))
+                if operand.size:
+                    operand.flat[draw(st.integers(0, operand.size - 1))] = draw(
+                        st.sampled_from(POISON)
+                    )
     shape = draw(
         st.sampled_from(
             [
@@ -144,7 +146,7 @@ def calls(draw: st.DrawFn, *, poisoned: bool = False) -> Drawn:
 
 
 def compare(drawn: Drawn) -> None:
-    """Hold the two definitions together, NaN at NaN and infinity at infinity."""
+    """Compare the two definitions within their bound; NaN equals NaN, and infinity infinity."""
     (out, lse), (out_2, lse_2) = drawn.first(), drawn.second()
     out_bound, lse_bound = drawn.bounds()
     for one, other, bound in ((out.numpy(), out_2, out_bound), (lse.numpy(), lse_2, lse_bound)):
@@ -165,6 +167,20 @@ def test_the_two_definitions_are_equal(drawn: Drawn) -> None:
 @given(calls(poisoned=True))
 def test_the_two_definitions_let_nan_and_infinity_reach_the_same_elements(drawn: Drawn) -> None:
     compare(drawn)
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(0, 4), st.integers(0, 5))
+def test_the_plain_definition_is_the_one_with_options_to_the_bit(
+    seed: int, queries: int, keys: int
+) -> None:
+    source = torch.Generator().manual_seed(seed)
+    query, key, value = (
+        torch.randn(2, length, 3, dtype=torch.float64, generator=source)
+        for length in (queries, keys, keys)
+    )
+    visible = torch.rand(queries, keys, generator=source) < 0.6
+    out, _ = attention_with_options(query, key, value, visible, scale=0.7)
+    assert torch.equal(attention(query, key, value, visible, scale=0.7), out)
 
 
 @pytest.mark.parametrize("wrong", ["value", "lse", "nan", "shape"])
@@ -198,7 +214,7 @@ def test_the_scalar_definition_is_right_to_fifty_digits(
     source = np.random.default_rng(seed)
     query, key, value = (source.normal(size=(1, 1, 4, 3)) for _ in range(3))
     options: dict[str, Any] = {"scale": scale, "softcap": softcap, "is_causal": True}
-    out, lse = numpy_attention(query, key, value, **options)
+    out, lse = scalar_attention(query, key, value, **options)
     with mpmath.workdps(50):
         for i in range(4):
             masses = []
@@ -264,16 +280,16 @@ def test_gradients_are_those_of_the_function(
     assert torch.autograd.gradcheck(function, tensors)
 
 
-def test_what_nobody_reads_has_no_gradient_and_spoils_none() -> None:
+def test_an_unread_key_has_no_gradient_and_spoils_none() -> None:
     source = torch.Generator().manual_seed(3)
     query, key, value = (
         torch.randn(1, 1, 4, 2, dtype=torch.float64, generator=source) for _ in range(3)
     )
     key[:, :, 3], value[:, :, 3] = torch.nan, torch.inf
-    for each in (query, key, value):
-        each.requires_grad_()
+    for operand in (query, key, value):
+        operand.requires_grad_()
     visible = torch.tensor([True, True, True, False])
-    out, _ = attention(query, key, value, visible.expand(4, 4), scale=1.0)
+    out = attention(query, key, value, visible.expand(4, 4), scale=1.0)
     gradients = torch.autograd.grad(out.sum(), (query, key, value))
     assert all(gradient.isfinite().all() for gradient in gradients)
     assert all((gradient[:, :, 3] == 0).all() for gradient in gradients[1:])
@@ -283,7 +299,7 @@ def test_a_nan_value_reaches_only_the_queries_that_read_it_and_only_its_channel(
     query = key = torch.ones(1, 1, 3, 2, dtype=torch.float64)
     value = torch.ones(1, 1, 3, 2, dtype=torch.float64)
     value[0, 0, 1, 0] = torch.nan
-    out, lse = attention(query, key, value, causal(3, 3), scale=1.0)
+    out, lse = attention_with_options(query, key, value, causal(3, 3), scale=1.0)
     assert out[0, 0].isnan().tolist() == [[False, False], [True, False], [True, False]]
     assert lse.isfinite().all()
 
@@ -311,7 +327,7 @@ def test_a_narrow_dtype_is_rounded_once_at_the_end(dtype: torch.dtype) -> None:
     source = torch.Generator().manual_seed(0)
     operands = [torch.randn(1, 2, 5, 4, generator=source).to(dtype) for _ in range(3)]
     out = scaled_dot_product_attention(*operands, is_causal=True)
-    wide = scaled_dot_product_attention(*(each.double() for each in operands), is_causal=True)
+    wide = scaled_dot_product_attention(*(operand.double() for operand in operands), is_causal=True)
     assert isinstance(out, torch.Tensor)
     assert isinstance(wide, torch.Tensor)
     assert out.dtype == dtype
@@ -340,7 +356,7 @@ def zeros(*shape: int, dtype: torch.dtype = torch.float64) -> torch.Tensor:
 
 
 @pytest.mark.parametrize(
-    ("changes", "error", "named"),
+    ("changes", "error", "message"),
     [
         ({"query": zeros(2, 3, 4)}, ValueError, "query must have 4 axes"),
         ({"key": zeros(1, 2, 3, 4, dtype=torch.float32)}, TypeError, "key must have the dtype"),
@@ -364,8 +380,8 @@ def zeros(*shape: int, dtype: torch.dtype = torch.float64) -> torch.Tensor:
     ],
 )
 def test_an_argument_without_a_reading_is_refused_by_name(
-    changes: dict[str, Any], error: type[Exception], named: str
+    changes: dict[str, Any], error: type[Exception], message: str
 ) -> None:
     arguments: dict[str, Any] = {name: zeros(1, 2, 3, 4) for name in ("query", "key", "value")}
-    with pytest.raises(error, match=named.replace("(", r"\(")):
+    with pytest.raises(error, match=message.replace("(", r"\(")):
         scaled_dot_product_attention(**(arguments | changes))

@@ -9,25 +9,27 @@ STATED = re.compile(r"^#+ ([A-Z]{3}-\d+) ", re.MULTILINE)
 
 
 def sources(package: str, suffix: str) -> dict[str, str]:
-    """The texts of one kind that lie in a package, by name."""
+    """Read the files of one kind in a package, by name."""
     folder = Path(str(files(package)))
     return {path.name: path.read_text(encoding="utf-8") for path in folder.glob(f"*{suffix}")}
 
 
 def test_cited_clauses_exist() -> None:
     stated = {
-        each for page in sources("attnspec.spec", ".md").values() for each in STATED.findall(page)
+        clause
+        for page in sources("attnspec.spec", ".md").values()
+        for clause in STATED.findall(page)
     }
-    families = {each.partition("-")[0] for each in stated}
+    families = {clause.partition("-")[0] for clause in stated}
     cited = {
-        (name, each)
+        (name, clause)
         for name, text in sources("attnspec.reference", ".py").items()
         for line in CITED.findall(text)
-        for each in line.split(", ")
+        for clause in line.split(", ")
     }
     assert len(cited) > 30
     assert not [
-        (name, each)
-        for name, each in sorted(cited)
-        if each.partition("-")[0] in families and each not in stated
+        (name, clause)
+        for name, clause in sorted(cited)
+        if clause.partition("-")[0] in families and clause not in stated
     ]

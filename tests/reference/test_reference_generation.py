@@ -18,7 +18,7 @@ CONFIG = GPT2Config(vocab_size=23, n_positions=16, n_embd=8, n_layer=2, n_head=2
 
 @pytest.fixture(scope="module")
 def model() -> GPT2:
-    """A small model of random weights, large enough that logits differ."""
+    """Build a small model with random parameters, so large that logits differ."""
     source = torch.Generator().manual_seed(0)
     shapes = parameter_shapes(CONFIG)
     return build(
@@ -45,21 +45,21 @@ def test_probabilities_follow_their_definition(
     got = next_token_probabilities(
         torch.tensor(drawn), temperature=temperature, top_k=top_k, top_p=top_p
     )
-    masses = [math.exp((each - max(drawn)) / temperature) for each in drawn]
+    masses = [math.exp((logit - max(drawn)) / temperature) for logit in drawn]
     kept = list(range(len(drawn)))
     if top_k is not None and top_k < len(drawn):
         least = sorted(drawn)[-top_k]
-        kept = [each for each in kept if drawn[each] >= least]
+        kept = [token for token in kept if drawn[token] >= least]
     if top_p is not None and top_p < 1:
-        whole, reached, order = sum(masses[each] for each in kept), 0.0, kept
+        whole, sum_before, order = sum(masses[token] for token in kept), 0.0, kept
         kept = []
-        for each in sorted(order, key=lambda place: -drawn[place]):
-            if reached >= top_p * whole:
+        for token in sorted(order, key=lambda token: -drawn[token]):
+            if sum_before >= top_p * whole:
                 break
-            kept.append(each)
-            reached += masses[each]
-    whole = sum(masses[each] for each in kept)
-    expected = [masses[each] / whole if each in kept else 0.0 for each in range(len(drawn))]
+            kept.append(token)
+            sum_before += masses[token]
+    whole = sum(masses[token] for token in kept)
+    expected = [masses[token] / whole if token in kept else 0.0 for token in range(len(drawn))]
     assert got.dtype == torch.float64
     assert got.tolist() == pytest.approx(expected, rel=1e-13, abs=0)
 
@@ -79,7 +79,7 @@ def test_extreme_logits_and_temperatures_stay_finite() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "named"),
+    ("options", "message"),
     [
         ({"temperature": 0.0}, "temperature must be finite and positive, got 0.0"),
         ({"temperature": math.nan}, "temperature must be"),
@@ -93,9 +93,11 @@ def test_extreme_logits_and_temperatures_stay_finite() -> None:
         ({"greedy": True, "top_k": 3}, "greedy draws nothing"),
     ],
 )
-def test_bad_settings_are_refused_at_once(model: GPT2, options: dict[str, Any], named: str) -> None:
+def test_bad_settings_are_refused_at_once(
+    model: GPT2, options: dict[str, Any], message: str
+) -> None:
     arguments: dict[str, Any] = {"input_ids": [1, 2, 3], "max_new_tokens": 2}
-    with pytest.raises(ValueError, match=named):
+    with pytest.raises(ValueError, match=message):
         generate(model, **(arguments | options))
 
 

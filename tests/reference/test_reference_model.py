@@ -10,7 +10,7 @@ from transformers import GPT2LMHeadModel
 
 from attnspec.reference.block import attention_scale
 from attnspec.reference.loss import next_token_loss
-from attnspec.reference.model import build
+from attnspec.reference.model import build, gpt2
 from attnspec.reference.parameters import WeightsError
 from attnspec.spec import GPT2Config
 
@@ -22,7 +22,7 @@ SMALL: dict[str, Any] = {
     "n_head": 3,
 }
 CLOSE = 1e-11
-"""Far above what rounding does to these small models, far below what any mistake does."""
+"""Far above the rounding errors of these small models, far below the effect of any mistake."""
 
 SWITCHES: list[dict[str, Any]] = [
     {},
@@ -39,7 +39,7 @@ SWITCHES: list[dict[str, Any]] = [
 
 
 def pair(**switches: Any) -> tuple[GPT2LMHeadModel, GPT2Config, dict[str, torch.Tensor]]:
-    """A Hugging Face model of random weights, and what the reference needs to be the same."""
+    """Build a Hugging Face model with random parameters, and the arguments of `build` for it."""
     torch.manual_seed(0)
     sizes = SMALL | switches
     theirs = GPT2LMHeadModel(
@@ -67,13 +67,37 @@ def test_logits_states_and_gradients_are_hugging_faces(switches: dict[str, Any])
         assert (state - other).abs().max() < CLOSE
 
     parameters = list(theirs.parameters())
-    wanted = torch.autograd.grad(next_token_loss(expected.logits, ids), parameters)
-    found = torch.autograd.grad(next_token_loss(logits, ids), parameters)
-    assert all((one - other).abs().max() < CLOSE for one, other in zip(found, wanted, strict=True))
+    expected_gradients = torch.autograd.grad(next_token_loss(expected.logits, ids), parameters)
+    gradients = torch.autograd.grad(next_token_loss(logits, ids), parameters)
+    for gradient, other in zip(gradients, expected_gradients, strict=True):
+        assert (gradient - other).abs().max() < CLOSE
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("switches", SWITCHES, ids=str)
+def test_the_plain_definition_is_the_model_to_the_bit(
+    switches: dict[str, Any], dtype: torch.dtype
+) -> None:
+    _, config, state_dict = pair(**switches)
+    model = build(config, state_dict, dtype=dtype)
+    logits = gpt2(tokens(), model.weights, config)
+    assert torch.equal(logits, model(tokens()))
+    assert torch.equal(logits, model(tokens(), cache=model.empty_cache())[0])
+
+
+def test_a_call_leaves_its_cache_as_it_was() -> None:
+    _, config, state_dict = pair()
+    model = build(config, state_dict)
+    _, cache = model(tokens()[:, :6], cache=model.empty_cache())
+    before = [tensor.clone() for layer in cache.layers if layer for tensor in layer]
+    model(tokens()[:, 6:], cache=cache)
+    assert cache.length == 6
+    after = [tensor for layer in cache.layers if layer for tensor in layer]
+    assert all(torch.equal(one, other) for one, other in zip(before, after, strict=True))
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
-def test_padding_is_never_felt(side: str) -> None:
+def test_padding_has_no_effect(side: str) -> None:
     theirs, config, state_dict = pair()
     model = build(config, state_dict)
     ids, mask = tokens(), torch.ones(2, 11, dtype=torch.long)
@@ -191,7 +215,7 @@ def test_a_head_stored_though_tied_must_be_the_table() -> None:
         build(config, state_dict)
 
 
-def test_what_has_no_reading_is_refused() -> None:
+def test_arguments_without_a_meaning_are_refused() -> None:
     _, config, state_dict = pair()
     model = build(config, state_dict)
     with pytest.raises(ValueError, match=r"attention_mask must have shape .* \(2, 11\)"):

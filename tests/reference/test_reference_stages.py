@@ -18,7 +18,7 @@ from attnspec.reference.linear import linear
 from attnspec.reference.loss import next_token_loss
 from attnspec.reference.masks import alibi, alibi_slopes, causal, visible_keys, window
 from attnspec.reference.mlp import mlp
-from attnspec.spec import CausalAlignment
+from attnspec.spec import CausalAlignment, Grouping
 
 seeds = st.integers(0, 2**32 - 1)
 widths = st.none() | st.integers(0, 5)
@@ -86,6 +86,7 @@ def test_merging_undoes_splitting(seed: int, heads: int, length: int, d_head: in
 def test_query_heads_share_key_heads_in_runs() -> None:
     x = normal(0, 1, 2, 3, 4)
     assert torch.equal(repeat_kv(x, 6), x[:, [0, 0, 0, 1, 1, 1]])
+    assert torch.equal(repeat_kv(x, 6, Grouping.INTERLEAVED), x[:, [0, 1, 0, 1, 0, 1]])
     with pytest.raises(ValueError, match="5 query heads do not share 2 key/value heads evenly"):
         repeat_kv(x, 5)
     with pytest.raises(ValueError, match="7 channels cannot be shared evenly by 2 heads"):
@@ -125,7 +126,7 @@ def test_rows_are_normalized(seed: int, channels: int, epsilon: float, size: flo
     with mpmath.workdps(40):
         for row, got in zip(x.tolist(), y.tolist(), strict=True):
             mean = mpmath.fsum(row) / channels
-            variance = mpmath.fsum((each - mean) ** 2 for each in row) / channels
+            variance = mpmath.fsum((x_c - mean) ** 2 for x_c in row) / channels
             if variance + epsilon == 0:
                 continue
             root = mpmath.sqrt(variance + epsilon)
@@ -212,7 +213,7 @@ def test_embeddings_are_sums_of_two_rows() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ids", "places", "named"),
+    ("ids", "places", "message"),
     [
         ([[0, 5]], [[0, 1]], r"input_ids\[0, 1\] must lie in \[0, vocab\) = \[0, 5\), got 5"),
         ([[-1, 0]], [[0, 1]], r"input_ids\[0, 0\] must lie in .* got -1"),
@@ -220,9 +221,9 @@ def test_embeddings_are_sums_of_two_rows() -> None:
     ],
 )
 def test_ids_without_a_row_are_refused(
-    ids: list[list[int]], places: list[list[int]], named: str
+    ids: list[list[int]], places: list[list[int]], message: str
 ) -> None:
-    with pytest.raises(ValueError, match=named):
+    with pytest.raises(ValueError, match=message):
         embed(torch.tensor(ids), normal(0, 5, 3), normal(1, 4, 3), torch.tensor(places))
 
 
@@ -235,7 +236,8 @@ def test_the_loss_is_the_mean_surprise_at_each_next_token() -> None:
     logits = 3 * normal(0, 2, 4, 5)
     labels = torch.tensor([[1, 4, -100, 2], [0, 0, 3, -100]])
     surprise = [
-        math.log(sum(math.exp(each) for each in logits[b, t].tolist())) - logits[b, t, token].item()
+        math.log(sum(math.exp(logit) for logit in logits[b, t].tolist()))
+        - logits[b, t, token].item()
         for b, t, token in [(0, 0, 4), (0, 2, 2), (1, 0, 0), (1, 1, 3)]
     ]
     assert next_token_loss(logits, labels).item() == pytest.approx(sum(surprise) / 4, rel=2**-46)
@@ -243,10 +245,10 @@ def test_the_loss_is_the_mean_surprise_at_each_next_token() -> None:
 
 
 @pytest.mark.parametrize(
-    ("labels", "named"), [([[1, -100]], "no token to predict"), ([[0, 5]], "got 5")]
+    ("labels", "message"), [([[1, -100]], "no token to predict"), ([[0, 5]], "got 5")]
 )
-def test_labels_that_are_no_tokens_are_refused(labels: list[list[int]], named: str) -> None:
-    with pytest.raises(ValueError, match=named):
+def test_labels_that_are_no_tokens_are_refused(labels: list[list[int]], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         next_token_loss(normal(0, 1, 2, 5), torch.tensor(labels))
 
 
@@ -261,7 +263,7 @@ def test_a_cache_grows_and_rolls_back_without_changing() -> None:
     assert kept[0].shape[2] == first.length == 3
     back = first.truncate(1)
     assert back.length == 1
-    assert all(each is not None and torch.equal(each[1], key[:, :, :1]) for each in back.layers)
+    assert all(pair is not None and torch.equal(pair[1], key[:, :, :1]) for pair in back.layers)
     assert empty.truncate(0) == empty
     with pytest.raises(ValueError, match=r"length must lie in \[0, 3\], got 4"):
         first.truncate(4)

@@ -27,7 +27,7 @@ text = st.text(st.characters(exclude_categories=("Cs",)), max_size=60) | st.list
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A vocabulary trained here by Hugging Face's library, its special token first."""
+    """Train a vocabulary with Hugging Face's library, its special token first."""
     trained = tokenizers.ByteLevelBPETokenizer()
     trained.train_from_iterator(CORPUS * 4, vocab_size=420, min_frequency=2, special_tokens=[END])
     folder = tmp_path_factory.mktemp("vocabulary")
@@ -37,19 +37,19 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 @pytest.fixture(scope="module")
 def trained(files: tuple[Path, Path]) -> Tokenizer:
-    """Ours."""
+    """Load the trained vocabulary with our tokenizer."""
     return Tokenizer.from_files(*files)
 
 
 @pytest.fixture(scope="module")
 def peer(files: tuple[Path, Path]) -> tokenizers.ByteLevelBPETokenizer:
-    """Hugging Face's, of the same files; it knows no special token."""
+    """Load the same files with Hugging Face's tokenizer, which knows no special token."""
     return tokenizers.ByteLevelBPETokenizer(*map(str, files))
 
 
 @pytest.fixture(scope="module")
 def gpt2() -> Tokenizer:
-    """The released vocabulary, where it is to be had."""
+    """Load the released vocabulary, or skip the test without it."""
     try:
         return Tokenizer.gpt2()
     except TokenizerError as error:
@@ -62,7 +62,7 @@ def test_text_comes_back(trained: Tokenizer, written: str) -> None:
     ids = trained.encode(written)
     assert trained.decode(ids) == written
     assert trained.decode_bytes(ids) == written.encode()
-    assert all(0 <= each < trained.vocab_size for each in ids)
+    assert all(0 <= token < trained.vocab_size for token in ids)
     assert 0 not in ids
     allowed = trained.encode(written, allowed_special=[END])
     assert trained.decode(allowed) == written
@@ -80,12 +80,12 @@ def test_a_trained_vocabulary_gives_hugging_faces_ids(
 def test_ids_need_not_follow_the_merges(files: tuple[Path, Path], tmp_path: Path) -> None:
     ids = json.loads(files[0].read_text())
     turned = tmp_path / "vocab.json"
-    turned.write_text(json.dumps({token: 3 * (len(ids) - each) for token, each in ids.items()}))
+    turned.write_text(json.dumps({token: 3 * (len(ids) - number) for token, number in ids.items()}))
     straight, other = (Tokenizer.from_files(vocab, files[1]) for vocab in (files[0], turned))
     for line in CORPUS:
-        found = other.encode(line)
-        assert found == [3 * (len(ids) - each) for each in straight.encode(line)]
-        assert other.decode(found) == line
+        encoded = other.encode(line)
+        assert encoded == [3 * (len(ids) - number) for number in straight.encode(line)]
+        assert other.decode(encoded) == line
     assert other.vocab_size == 3 * len(ids) + 1
     with pytest.raises(ValueError, match=r"ids\[0\]: 4 is no token"):
         other.decode([4])
@@ -147,7 +147,7 @@ def test_merging_takes_the_best_pair_first_and_the_leftmost_of_equals() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "named"),
+    ("change", "message"),
     [
         (lambda ids, lines: (ids | {"!": "1"}, lines), "vocab.json: the id of '!' must be a count"),
         (lambda ids, lines: (ids | {"!": ids["a"]}, lines), "share the id"),
@@ -164,13 +164,13 @@ def test_a_broken_vocabulary_is_named(
     files: tuple[Path, Path],
     tmp_path: Path,
     change: Callable[[dict[str, int], list[str]], tuple[object, list[str]]],
-    named: str,
+    message: str,
 ) -> None:
     ids, lines = json.loads(files[0].read_text()), files[1].read_text().splitlines()
     changed, merges = change(ids, lines)
     (tmp_path / "vocab.json").write_text(json.dumps(changed))
     (tmp_path / "merges.txt").write_text("\n".join(merges))
-    with pytest.raises(TokenizerError, match=named):
+    with pytest.raises(TokenizerError, match=message):
         Tokenizer.from_files(tmp_path / "vocab.json", tmp_path / "merges.txt")
 
 

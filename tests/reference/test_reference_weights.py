@@ -1,4 +1,4 @@
-"""Checkpoints in every form they come in, and each way in which one can be broken."""
+"""Checkpoints of every form, and each way in which one can be broken."""
 
 import json
 import shutil
@@ -38,14 +38,14 @@ def save(folder: Path, **switches: Any) -> Tensors:
 
 @pytest.fixture(scope="module")
 def original(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Tensors]:
-    """One checkpoint that no test changes."""
+    """Save one checkpoint that no test changes."""
     folder = tmp_path_factory.mktemp("checkpoint")
     return folder, save(folder)
 
 
 @pytest.fixture
 def folder(original: tuple[Path, Tensors], tmp_path: Path) -> Path:
-    """A copy of the checkpoint, to be changed."""
+    """Copy the checkpoint for a test that changes it."""
     return Path(shutil.copytree(original[0], tmp_path / "copy"))
 
 
@@ -65,25 +65,25 @@ def pickled(folder: Path, tensors: Any) -> Path:
     return folder
 
 
-def assert_same(found: Tensors, expected: Tensors) -> None:
-    """Bitwise, the tied head left out."""
-    assert found.keys() == expected.keys() - {"lm_head.weight"}
-    assert all(torch.equal(found[name], expected[name]) for name in found)
+def assert_same(loaded: Tensors, expected: Tensors) -> None:
+    """Compare bit for bit, without the tied head."""
+    assert loaded.keys() == expected.keys() - {"lm_head.weight"}
+    assert all(torch.equal(loaded[name], expected[name]) for name in loaded)
 
 
 def test_a_folder_and_a_file_give_the_same(original: tuple[Path, Tensors]) -> None:
     folder, expected = original
     for source in (folder, str(folder), folder / "model.safetensors"):
-        config, found = load(source)
+        config, weights = load(source)
         assert config == GPT2Config(**SIZES)
-        assert_same(found, expected)
+        assert_same(weights, expected)
     assert locate(folder) == folder / "model.safetensors"
 
 
 def test_a_pickled_checkpoint_without_prefix_and_with_old_buffers(
     folder: Path, original: tuple[Path, Tensors]
 ) -> None:
-    old = {name.removeprefix("transformer."): each for name, each in original[1].items()}
+    old = {name.removeprefix("transformer."): tensor for name, tensor in original[1].items()}
     for layer in range(2):
         old[f"h.{layer}.attn.bias"] = torch.ones(1, 1, 29, 29, dtype=torch.uint8).tril()
         old[f"h.{layer}.attn.masked_bias"] = torch.tensor(-1e4)
@@ -93,10 +93,10 @@ def test_a_pickled_checkpoint_without_prefix_and_with_old_buffers(
 
 def test_an_untied_head_is_kept(tmp_path: Path) -> None:
     expected = save(tmp_path, tie_word_embeddings=False)
-    config, found = load(tmp_path)
+    config, weights = load(tmp_path)
     assert not config.tie_word_embeddings
-    assert torch.equal(found["lm_head.weight"], expected["lm_head.weight"])
-    assert not torch.equal(found["lm_head.weight"], found[TOKENS])
+    assert torch.equal(weights["lm_head.weight"], expected["lm_head.weight"])
+    assert not torch.equal(weights["lm_head.weight"], weights[TOKENS])
     (tmp_path / "config.json").unlink()
     assert load(tmp_path)[0] == config
 
@@ -110,9 +110,9 @@ def test_a_tied_head_may_stand_for_the_table(folder: Path, original: tuple[Path,
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_a_16_bit_checkpoint_is_kept_or_upcast(folder: Path, dtype: torch.dtype) -> None:
-    rewrite(folder, lambda tensors: {name: each.to(dtype) for name, each in tensors.items()})
+    rewrite(folder, lambda tensors: {name: tensor.to(dtype) for name, tensor in tensors.items()})
     _, kept = load(folder)
-    assert {each.dtype for each in kept.values()} == {dtype}
+    assert {tensor.dtype for tensor in kept.values()} == {dtype}
     _, wide = load(folder, dtype=torch.float64)
     assert all(torch.equal(wide[name], kept[name].double()) for name in kept)
 
@@ -141,7 +141,7 @@ def test_shards_are_read_through_their_index(folder: Path, original: tuple[Path,
     with pytest.raises(WeightsError, match=r"model-00002-of-00002.safetensors: missing"):
         load(folder)
     index.write_text("{}")
-    with pytest.raises(WeightsError, match=r"index.json: is no index of shards"):
+    with pytest.raises(WeightsError, match=r"index.json: cannot be read as a shard index"):
         load(folder)
 
 
@@ -149,9 +149,9 @@ def test_without_a_configuration_shapes_tell_what_they_can(
     folder: Path, original: tuple[Path, Tensors]
 ) -> None:
     (folder / "config.json").unlink()
-    config, found = load(folder / "model.safetensors")
+    config, weights = load(folder / "model.safetensors")
     assert config == GPT2Config(**SIZES)
-    assert_same(found, original[1])
+    assert_same(weights, original[1])
 
 
 def test_without_a_configuration_odd_heads_cannot_be_told(tmp_path: Path) -> None:
@@ -168,7 +168,7 @@ def test_an_inner_width_is_read_from_shapes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "named"),
+    ("change", "message"),
     [
         (lambda t: t.pop(FIRST) is None, f"{FIRST}: missing$"),
         (
@@ -191,14 +191,28 @@ def test_an_inner_width_is_read_from_shapes(tmp_path: Path) -> None:
     ],
 )
 def test_a_wrong_tensor_is_named(
-    folder: Path, change: Callable[[Tensors], object], named: str
+    folder: Path, change: Callable[[Tensors], object], message: str
 ) -> None:
     def apply(tensors: Tensors) -> None:
         change(tensors)
 
-    with pytest.raises(WeightsError, match=named) as raised:
+    with pytest.raises(WeightsError, match=message) as raised:
         load(rewrite(folder, apply))
     assert "model.safetensors" in str(raised.value)
+
+
+def test_more_layers_than_tensors_are_refused_before_they_fill_the_memory(folder: Path) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"n_layer": 10**9}))
+    with pytest.raises(WeightsError, match="n_layer is 1000000000, but there are only 28 tensors"):
+        load(folder)
+
+
+def test_a_layer_number_that_fills_the_memory_is_refused(folder: Path) -> None:
+    (folder / "config.json").unlink()
+    name = f"h.{10**9}.ln_1.weight"
+    with pytest.raises(WeightsError, match="n_layer is 1000000001, but there are only 29 tensors"):
+        load(rewrite(folder, lambda tensors: tensors.update({name: torch.ones(64)})))
 
 
 @pytest.mark.parametrize("share", [0.0, 0.001, 0.5, 0.999])
@@ -223,7 +237,7 @@ def test_garbage_is_named(folder: Path, is_pickled: bool) -> None:
 
 
 class Trap:
-    """What unpickling must not run."""
+    """Code in a pickle that unpickling must not run."""
 
     sprung = False
 
@@ -237,21 +251,21 @@ class Trap:
 
 
 @pytest.mark.parametrize(
-    ("content", "named"),
+    ("content", "message"),
     [
         (Trap(), "corrupt, or holds more than tensors"),
         ([torch.ones(2)], "must hold a dict of tensors, got list"),
         ({"model": {"wte.weight": torch.ones(2)}}, "'model': must be a tensor, got dict"),
     ],
 )
-def test_a_pickle_of_anything_else_is_refused(folder: Path, content: object, named: str) -> None:
-    with pytest.raises(WeightsError, match=f"pytorch_model.bin: {named}"):
+def test_a_pickle_of_anything_else_is_refused(folder: Path, content: object, message: str) -> None:
+    with pytest.raises(WeightsError, match=f"pytorch_model.bin: {message}"):
         load(pickled(folder, content))
     assert not Trap.sprung
 
 
 @pytest.mark.parametrize(
-    ("entries", "named"),
+    ("entries", "message"),
     [
         ({"model_type": "llama"}, "model_type must be gpt2, got llama"),
         ({"add_cross_attention": True}, "add_cross_attention changes the result"),
@@ -265,18 +279,18 @@ def test_a_pickle_of_anything_else_is_refused(folder: Path, content: object, nam
     ],
 )
 def test_a_wrong_entry_of_the_configuration_is_named(
-    folder: Path, entries: dict[str, Any], named: str
+    folder: Path, entries: dict[str, Any], message: str
 ) -> None:
     path = folder / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | entries))
-    with pytest.raises(WeightsError, match=named):
+    with pytest.raises(WeightsError, match=message):
         load(folder)
 
 
-@pytest.mark.parametrize(("content", "named"), [("{", "cannot be read"), ("[]", "got list")])
-def test_a_broken_configuration_is_named(folder: Path, content: str, named: str) -> None:
+@pytest.mark.parametrize(("content", "message"), [("{", "cannot be read"), ("[]", "got list")])
+def test_a_broken_configuration_is_named(folder: Path, content: str, message: str) -> None:
     (folder / "config.json").write_text(content)
-    with pytest.raises(WeightsError, match=f"config.json: .*{named}"):
+    with pytest.raises(WeightsError, match=f"config.json: .*{message}"):
         load(folder)
 
 
@@ -311,19 +325,19 @@ def test_a_checkpoint_that_is_not_there(tmp_path: Path, monkeypatch: pytest.Monk
         load("gpt2")
 
 
-def test_a_hub_name_is_downloaded_and_pickles_only_where_there_is_nothing_else(
+def test_a_hub_name_is_downloaded_and_pickles_only_without_any_others(
     original: tuple[Path, Tensors], folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[tuple[str, str | None, list[str]]] = []
+    downloads: list[tuple[str, str | None, list[str]]] = []
 
     def download(name: str, *, revision: str | None, allow_patterns: list[str]) -> str:
-        asked.append((name, revision, allow_patterns))
+        downloads.append((name, revision, allow_patterns))
         return str(folder)
 
     monkeypatch.setattr("huggingface_hub.snapshot_download", download)
     assert_same(load("some/gpt2", revision="main")[1], original[1])
-    assert [(name, revision) for name, revision, _ in asked] == [("some/gpt2", "main")]
-    assert not [pattern for pattern in asked[0][2] if pattern.endswith(".bin")]
+    assert [(name, revision) for name, revision, _ in downloads] == [("some/gpt2", "main")]
+    assert not [pattern for pattern in downloads[0][2] if pattern.endswith(".bin")]
     pickled(folder, load_file(folder / "model.safetensors"))
     assert_same(load("gpt2")[1], original[1])
-    assert "pytorch_model.bin" in asked[2][2]
+    assert "pytorch_model.bin" in downloads[2][2]

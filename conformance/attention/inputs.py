@@ -1,0 +1,107 @@
+"""Draw the tensors of a case's call."""
+
+import torch
+from jaxtyping import Bool
+
+from attnspec.conformance.attention.call import Call
+from attnspec.conformance.attention.layouts import lay_out
+from attnspec.conformance.attention.values import contents, generator, normal
+from attnspec.spec import Case, Mask, MaskKind, MaskPattern, MaskShape
+
+
+def draw(case: Case) -> Call:
+    """Return the call of a case: the same bits on every machine.
+
+    Returns:
+        Tensors in the case's dtype, on its device, each in its layout.
+    """
+    query, key, value = (operand.to(case.device, case.dtype) for operand in contents(case))
+    mask = None if case.mask is None else attention_mask(case, case.mask).to(case.device)
+    return Call(
+        query=lay_out(query, case.layouts.query),
+        key=lay_out(key, case.layouts.key),
+        value=lay_out(value, case.layouts.value),
+        attn_mask=None if mask is None else lay_out(mask, case.layouts.mask),
+        dropout_p=case.dropout_p,
+        is_causal=case.is_causal,
+        scale=case.scale,
+        window=case.window,
+        softcap=case.softcap,
+        sinks=lay_out(_sinks(case), case.layouts.sinks) if case.sinks else None,
+        alibi_slopes=lay_out(_slopes(case), case.layouts.slopes) if case.alibi else None,
+        return_lse=case.return_lse,
+        mode=case.mode,
+    )
+
+
+def attention_mask(case: Case, mask: Mask) -> torch.Tensor:
+    """Return the `attn_mask` of a case: bool, or float with minus infinity at hidden keys."""
+    full = visible_pairs(case, mask.pattern)
+    shape = {
+        MaskShape.FULL: full,
+        MaskShape.HEADS: full[:1],
+        MaskShape.BATCH: full[:, :1],
+        MaskShape.KEYS: full[:, :1, :1],
+        MaskShape.RANK_3: full[0],
+        MaskShape.RANK_2: full[0, 0],
+    }
+    visible = shape[mask.shape]
+    if mask.kind is MaskKind.BOOL:
+        return visible
+    bias = torch.zeros(visible.shape, dtype=torch.float64)
+    if mask.pattern is MaskPattern.BIAS:
+        bias = 2 * normal(case, "bias", *visible.shape)
+    return bias.masked_fill(~visible, -torch.inf).to(mask.dtype or case.dtype)
+
+
+def visible_pairs(
+    case: Case, pattern: MaskPattern
+) -> Bool[torch.Tensor, "batch heads queries keys"]:
+    """Return the keys that each query may read under a pattern.
+
+    The batch and the heads are at least one each, so that a mask can be cut from them.
+    """
+    batch, heads = max(case.batch, 1), max(case.heads, 1)
+    query, key = torch.arange(case.queries)[:, None], torch.arange(case.keys)
+    all_pairs = torch.ones(batch, heads, case.queries, case.keys, dtype=torch.bool)
+    draw = torch.rand(batch, heads, case.queries, case.keys, generator=generator(case.seed, "mask"))
+    # hidden keys of each batch element: never all keys, and other numbers in neighbours
+    hidden = 1 + (torch.arange(batch) + case.seed) % max(case.keys - 1, 1)
+    match pattern:
+        case MaskPattern.BIAS:
+            return all_pairs
+        case MaskPattern.CAUSAL:
+            return all_pairs & (key <= query)
+        case MaskPattern.PADDING:
+            return all_pairs & (key < case.keys - hidden[:, None, None, None])
+        case MaskPattern.LEFT_PADDING:
+            return all_pairs & (key >= hidden[:, None, None, None])
+        case MaskPattern.DOCUMENTS:
+            length = 2 + case.seed % 3
+            return all_pairs & (query // length == key // length)
+        case MaskPattern.RANDOM:
+            visible = draw < 0.7
+            if case.keys:
+                visible |= key == query % case.keys
+            return visible
+        case MaskPattern.EMPTY_ROWS:
+            return (draw < 0.7) & (query % 3 != 0)
+
+
+def _sinks(case: Case) -> torch.Tensor:
+    """Return sinks, one per head."""
+    return normal(case, "sinks", case.heads).to(case.dtype).to(case.device)
+
+
+def _slopes(case: Case) -> torch.Tensor:
+    """Return positive slopes, one per head, all different."""
+    slopes = 2.0 ** -(1 + torch.arange(case.heads, dtype=torch.float64) / 2)
+    return slopes.to(torch.float32 if case.dtype != torch.float64 else torch.float64).to(
+        case.device
+    )
+
+
+def size(case: Case) -> int:
+    """Return roughly the number of multiplications of a case."""
+    channels = case.d_head + case.d_value
+    return case.batch * case.heads * case.queries * case.keys * max(channels, 1)

@@ -1,0 +1,79 @@
+"""Lay out the values of a tensor differently in memory."""
+
+from collections.abc import Callable
+
+import torch
+
+from attnspec.spec import Layout
+
+_GAP = 3  # unused channels before the first one; odd, so that the data is not aligned
+
+
+def lay_out(tensor: torch.Tensor, layout: Layout) -> torch.Tensor:
+    """Return a view of fresh memory that holds the values of `tensor` in the given layout.
+
+    Args:
+        tensor: any shape; one of rank one has no axes to swap, and holds one number per head.
+        layout: the strides. `EXPANDED` takes the values of the first head for all heads.
+
+    Returns:
+        A tensor equal to `tensor` (for `EXPANDED`: to its first head, repeated).
+    """
+    swaps = layout in (Layout.TRANSPOSED, Layout.HEADS_INSIDE)
+    least = 2 if swaps else 1
+    return _LAYOUTS[layout](tensor) if tensor.dim() >= least else tensor.contiguous()
+
+
+def _contiguous(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.contiguous()
+
+
+def _transposed(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.mT.contiguous().mT
+
+
+def _heads_inside(tensor: torch.Tensor) -> torch.Tensor:
+    if tensor.dim() < 3:
+        return _transposed(tensor)
+    return tensor.transpose(-3, -2).contiguous().transpose(-3, -2)
+
+
+def _sliced(tensor: torch.Tensor) -> torch.Tensor:
+    *outer, channels = tensor.shape
+    if tensor.dtype == torch.bool:
+        # the gaps hold the negated mask, so that reading a wrong element changes the result
+        buffer = torch.zeros(*outer, _GAP + 2 * channels, dtype=torch.bool, device=tensor.device)
+        buffer[..., _GAP - 1 :: 2][..., :channels] = ~tensor
+    else:
+        buffer = torch.full(
+            (*outer, _GAP + 2 * channels), torch.nan, dtype=tensor.dtype, device=tensor.device
+        )
+    view = buffer[..., _GAP::2]
+    view.copy_(tensor)
+    return view
+
+
+def _expanded(tensor: torch.Tensor) -> torch.Tensor:
+    axis = -min(tensor.dim(), 3)  # the heads, or the rows of a mask of rank two
+    if tensor.shape[axis] == 0:
+        return tensor.contiguous()
+    return tensor.narrow(axis, 0, 1).contiguous().expand(tensor.shape)
+
+
+def _odd_strides(tensor: torch.Tensor) -> torch.Tensor:
+    fresh = tensor.contiguous()
+    strides = [
+        stride if size != 1 else 7 * fresh.numel() + 1
+        for size, stride in zip(fresh.shape, fresh.stride(), strict=True)
+    ]
+    return torch.as_strided(fresh, fresh.shape, strides)
+
+
+_LAYOUTS: dict[Layout, Callable[[torch.Tensor], torch.Tensor]] = {
+    Layout.CONTIGUOUS: _contiguous,
+    Layout.TRANSPOSED: _transposed,
+    Layout.HEADS_INSIDE: _heads_inside,
+    Layout.SLICED: _sliced,
+    Layout.EXPANDED: _expanded,
+    Layout.ODD_STRIDES: _odd_strides,
+}

@@ -1,0 +1,149 @@
+"""Value families: the contents of a case's tensors, each family named after its property."""
+
+import functools
+import math
+import zlib
+from collections.abc import Callable
+
+import torch
+from jaxtyping import Float64
+
+from attnspec.spec import Case, Values
+
+Tensors = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+
+KEPT = 2**13
+"""Numbers in the largest draw that is cached."""
+
+
+def generator(seed: int, purpose: str) -> torch.Generator:
+    """Return a random generator for one purpose of a case: the same bits on every machine."""
+    return torch.Generator().manual_seed(seed_of(seed, purpose))
+
+
+def seed_of(seed: int, purpose: str) -> int:
+    """Return a seed for one purpose of a case, derived from the case's one seed."""
+    return zlib.crc32(f"{seed}/{purpose}".encode())
+
+
+def normal(case: Case, purpose: str, *shape: int) -> Float64[torch.Tensor, "..."]:
+    """Return standard normal numbers of a case."""
+    if math.prod(shape) > KEPT:
+        return torch.randn(*shape, generator=generator(case.seed, purpose), dtype=torch.float64)
+    # a copy: a subject may write to its inputs
+    return _numbers(seed_of(case.seed, purpose), shape).clone()
+
+
+@functools.lru_cache(maxsize=1024)
+def _numbers(seed: int, shape: tuple[int, ...]) -> torch.Tensor:
+    """Return cached standard normal numbers: most laws draw the same few shapes and seeds."""
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def contents(case: Case) -> Tensors:
+    """Return the queries, keys and values of a case in float64, before rounding to its dtype."""
+    query = normal(case, "query", case.batch, case.heads, case.queries, case.d_head)
+    key = normal(case, "key", case.batch, case.kv_heads, case.keys, case.d_head)
+    value = normal(case, "value", case.batch, case.kv_heads, case.keys, case.d_value)
+    return _FAMILIES[case.values](case, query, key, value)
+
+
+def level(case: Case, score: float) -> float:
+    """Return the a for which q = a·1 and k = a·1 give this score; 0 if no input can (scale 0)."""
+    scale = case.d_head**-0.5 if case.scale is None and case.d_head else case.scale or 0.0
+    return min(math.sqrt(abs(score / (scale * case.d_head))), 64.0) if scale * case.d_head else 0.0
+
+
+def sign(case: Case) -> float:
+    """Return the sign of the scale, +1 by default."""
+    return -1.0 if case.scale is not None and case.scale < 0 else 1.0
+
+
+def _normal(case: Case, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Tensors:
+    return q, k, v
+
+
+def _peaked(case: Case, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Tensors:
+    return 4 * q, k, v
+
+
+def spread(case: Case, score: float) -> tuple[tuple[float, float], tuple[float, float]]:
+    """Return (mean, deviation) of the queries, and of the keys, whose scores lie about `score`."""
+    mean = level(case, score)
+    deviation = 2 / max(mean * math.sqrt(max(case.d_head, 1)), 1.0)
+    return (mean, deviation), (sign(case) * math.copysign(mean, score), deviation)
+
+
+def _shifted(
+    case: Case, score: float, q: torch.Tensor, k: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return queries and keys whose scores lie about `score`, with a spread of a few units."""
+    (query_mean, deviation), (key_mean, _) = spread(case, score)
+    return query_mean + deviation * q, key_mean + deviation * k
+
+
+def _negative(case: Case, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Tensors:
+    return *_shifted(case, -60.0, q, k), v
+
+
+def _growing(case: Case, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Tensors:
+    high = level(case, 40.0)
+    ramp = torch.linspace(0, 1, case.keys, dtype=torch.float64)[:, None] if case.keys else 0.0
+    return high + 0.1 * q, sign(case) * high * ramp + 0.1 * k, v
+
+
+def _offset(case: Case, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Tensors:
+    # exp leaves float32 at 88 and float64 at 709: a kernel that does not subtract the maximum
+    # overflows on one of the two signs and divides zero by zero on the other.
+    score = 800.0 if case.dtype == torch.float64 else 120.0
+    return *_shifted(case, score if case.seed % 2 == 0 else -score, q, k), v
+
+
+def _one_hot(case: Case, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Tensors:
+    one_hot = torch.zeros_like(v)
+    if case.d_value:
+        one_hot[..., torch.arange(case.keys), torch.arange(case.keys) % case.d_value] = 1.0
+    return 3 * q, k, one_hot
+
+
+def _integers(case: Case, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Tensors:
+    return (
+        q.mul(2).round().clamp(-2, 2),
+        k.mul(2).round().clamp(-2, 2),
+        v.mul(4).round().clamp(-8, 8),
+    )
+
+
+def _ties(case: Case, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Tensors:
+    if case.keys:
+        distinct = max(1, case.keys // 4)
+        k = k[..., torch.arange(case.keys) % distinct, :]
+    return q, k, v
+
+
+def _cancellation(case: Case, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Tensors:
+    sign = torch.where(torch.arange(case.keys) % 2 == 0, 1.0, -1.0).to(torch.float64)
+    return q, k, 1000.0 * sign[:, None] + v
+
+
+def _tiny(case: Case, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Tensors:
+    return 1e-3 * q, 1e-3 * k, 1e-3 * v
+
+
+def _denormal(case: Case, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Tensors:
+    return q, k, v * (torch.finfo(case.dtype).smallest_normal / 8)
+
+
+_FAMILIES: dict[Values, Callable[..., Tensors]] = {
+    Values.NORMAL: _normal,
+    Values.PEAKED: _peaked,
+    Values.NEGATIVE: _negative,
+    Values.GROWING: _growing,
+    Values.OFFSET: _offset,
+    Values.ONE_HOT: _one_hot,
+    Values.INTEGERS: _integers,
+    Values.TIES: _ties,
+    Values.CANCELLATION: _cancellation,
+    Values.TINY: _tiny,
+    Values.DENORMAL: _denormal,
+}

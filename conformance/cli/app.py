@@ -1,0 +1,199 @@
+"""The `attnspec` command."""
+
+from typing import Annotated
+
+import typer
+
+from attnspec import __version__
+from attnspec.conformance.cli.check_gpt2 import check_gpt2
+from attnspec.conformance.cli.generate import generate
+from attnspec.conformance.cli.mutants import mutants
+from attnspec.conformance.cli.options import (
+    CPUS,
+    Efforts,
+    Html,
+    JUnit,
+    Markdown,
+    Report,
+    Seed,
+    Stop,
+    Timeout,
+    Workers,
+    settings_of,
+)
+from attnspec.conformance.cli.probe import probe
+from attnspec.conformance.cli.report import refuse, report
+from attnspec.conformance.cli.run import BROKEN, run
+from attnspec.conformance.runner.effort import Effort
+from attnspec.conformance.runner.settings import Settings
+
+app = typer.Typer(
+    name="attnspec",
+    help="Check an attention implementation, or a GPT-2, against an executable specification.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+
+
+def _version(is_set: bool) -> None:
+    if is_set:
+        from attnspec.spec import SPEC_VERSION
+
+        typer.echo(f"attnspec {__version__}, specification {SPEC_VERSION}")
+        raise typer.Exit
+
+
+@app.callback()
+def _main(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_version, is_eager=True, help="Print the versions."),
+    ] = False,
+) -> None:
+    pass
+
+
+def check(
+    context: typer.Context,
+    targets: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="Registered names, module:attribute or file.py:attribute; none: all registered."
+        ),
+    ] = None,
+    features: Annotated[
+        str | None, typer.Option(help="What a bare callable claims, such as mask,causal,gqa.")
+    ] = None,
+    dtypes: Annotated[
+        str | None, typer.Option(help="Its storage types, such as float16,bfloat16.")
+    ] = None,
+    profile: Annotated[
+        list[str] | None,
+        typer.Option(help="Its answers, key=value, such as rounding=eager or empty_row=nan."),
+    ] = None,
+    device: Annotated[str, typer.Option(help="Where to run: cpu, cuda, cuda:1.")] = "cpu",
+    effort: Efforts = Effort.STANDARD,
+    laws: Annotated[
+        list[str] | None,
+        typer.Option(help="Only laws, clauses or families that match, such as MSK or 'ATT-1*'."),
+    ] = None,
+    workers: Workers = CPUS,
+    stop: Stop = False,
+    seed: Seed = None,
+    timeout: Timeout = 300.0,
+    memory: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            help="GiB that a worker may hold; 0: all there are; by default its part of 80 % of "
+            "what is free, and 2 at least. Linux, and on a CPU alone.",
+        ),
+    ] = None,
+    report: Report = None,
+    html: Html = None,
+    markdown: Markdown = None,
+    junit: JUnit = None,
+    coverage: Annotated[
+        bool, typer.Option("--coverage", help="List the pairs of regimes that no call combines.")
+    ] = False,
+    weights: Annotated[
+        str | None,
+        typer.Option(help="Also compare the reference with Hugging Face on this checkpoint."),
+    ] = None,
+) -> None:
+    """Try every law on each target and print implementation by clause.
+
+    Exit status 0: every law that a target claims holds; 1: some law is broken; 2: usage.
+
+    For example, attnspec check eager sdpa, or
+
+        attnspec check my_kernels:flash_attention --features causal,gqa --dtypes float16,bfloat16
+    """
+    settings = settings_of(context)
+    if weights is not None:
+        _compare_checkpoint(weights, settings, workers)
+    run(settings, workers=workers, stop=stop, junit=junit)
+
+
+def _compare_checkpoint(weights: str, settings: Settings, workers: int) -> None:
+    from attnspec.conformance.cli.checkpoint import compare
+    from attnspec.conformance.comparison.violation import Violation
+    from attnspec.conformance.isolation.memory import memory_per_worker
+    from attnspec.conformance.laws.law import SubjectKind
+    from attnspec.conformance.runner.declare import TargetError
+    from attnspec.conformance.runner.plan import plan
+    from attnspec.conformance.runner.task import TypedClaims
+    from attnspec.reference.weights import WeightsError
+
+    claims = TypedClaims(
+        features=settings.features, dtypes=settings.dtypes, profile=settings.profile
+    )
+    try:
+        memory = memory_per_worker(settings.memory, workers, settings.device)
+        planned = plan(
+            settings.targets,
+            claims,
+            settings.device,
+            settings.laws,
+            limit=settings.timeout,
+            memory=memory,
+        )
+        attentions = [
+            each for each in planned if each.kind is SubjectKind.ATTENTION and not each.broken
+        ]
+        typer.echo(compare(weights, [each.load().subject for each in attentions]))
+    except (TargetError, ValueError, WeightsError, ImportError) as error:
+        refuse(str(error))
+    except Violation as error:
+        typer.echo(f"{weights}: {error}")
+        raise typer.Exit(BROKEN) from None
+
+
+def list_everything() -> None:
+    """List the implementations, and the laws with the clauses that they enforce.
+
+    For example, attnspec list
+    """
+    from attnspec.conformance import laws
+    from attnspec.conformance.runner.targets import every_name
+
+    typer.echo("Implementations")
+    for name in every_name():
+        typer.echo(f"  {name}")
+    typer.echo("Laws")
+    for law in laws.load().values():
+        typer.echo(f"  {', '.join(law.clauses):<16} {law.name}")
+
+
+def explain(identifier: Annotated[str, typer.Argument(help="A clause, such as ATT-2.")]) -> None:
+    """Print a clause of the specification.
+
+    For example, attnspec explain ATT-2
+    """
+    from attnspec.spec import clause
+
+    try:
+        wanted = clause(identifier.upper())
+    except KeyError as error:
+        refuse(str(error.args[0]))
+    else:
+        where = f"chapter {wanted.chapter}, since {wanted.since}"
+        typer.echo(f"{wanted.id} {wanted.title} ({where})\n\n{wanted.text}")
+
+
+# the order of the help, each in words that fit a line
+app.command(short_help="Try every law on an attention.")(check)
+app.command(short_help="Try every law on a GPT-2, and name where it diverges.")(check_gpt2)
+app.command(short_help="Find out what an attention does, and how to declare it.")(probe)
+app.command(short_help="Show a report again, or compare several.")(report)
+app.command("list", short_help="List implementations, and laws with their clauses.")(
+    list_everything
+)
+app.command(short_help="Print a clause of the specification.")(explain)
+app.command(short_help="Try the laws on planted bugs.")(mutants)
+app.command(short_help="Continue a text with a GPT-2 checkpoint.")(generate)
+
+
+if __name__ == "__main__":
+    app()

@@ -1,0 +1,79 @@
+"""`attnspec check-gpt2`: judge a GPT-2 by the function that builds it."""
+
+from typing import Annotated, Any
+
+import typer
+
+from attnspec.conformance.cli.options import (
+    CPUS,
+    Efforts,
+    Html,
+    JUnit,
+    Markdown,
+    Report,
+    Seed,
+    Stop,
+    Timeout,
+    Workers,
+    settings_of,
+)
+from attnspec.conformance.cli.run import run
+from attnspec.conformance.runner.effort import Effort
+
+_NO_MODEL = "no GPT-2, which is built from two arguments, a configuration and a state dictionary"
+
+
+def check_gpt2(
+    context: typer.Context,
+    targets: Annotated[
+        list[str],
+        typer.Argument(
+            help="module:build or file.py:build: takes a configuration and a state dictionary."
+        ),
+    ],
+    features: Annotated[
+        str | None,
+        typer.Option(help="What the model claims: cache, padding, hidden_states, backward."),
+    ] = None,
+    dtypes: Annotated[
+        str | None, typer.Option(help="In which it computes, such as float32.")
+    ] = None,
+    effort: Efforts = Effort.STANDARD,
+    laws: Annotated[
+        list[str] | None,
+        typer.Option(help="Only laws, clauses or families that match, such as GPT or 'LNM-1*'."),
+    ] = None,
+    workers: Workers = CPUS,
+    stop: Stop = False,
+    seed: Seed = None,
+    timeout: Timeout = 300.0,
+    memory: Annotated[
+        float | None, typer.Option(min=0, help="GiB that a worker may hold; as of check.")
+    ] = None,
+    report: Report = None,
+    html: Html = None,
+    markdown: Markdown = None,
+    junit: JUnit = None,
+) -> None:
+    """Try every law of GPT-2 on a model, and name the first stage that diverges.
+
+    A model needs only to take token ids and return logits. Further claims are read from its
+    parameters; the rest is reported as not claimed. A build may raise
+    NotImplementedError or ValueError for configurations that it does not support.
+
+    For example, attnspec check-gpt2 my_gpt2.py:build -x
+    """
+    settings = settings_of(context)
+    run(settings, workers=workers, stop=stop, junit=junit, refuses=_no_models)
+
+
+def _no_models(plan: dict[str, Any]) -> str:
+    """Name a target that is no GPT-2, or return an empty string."""
+    planned, refused = plan["planned"], str(plan["refused"])
+    fitting = {each["target"] for each in planned if each["kind"] == "model" or each["broken"]}
+    for each in planned:
+        if each["target"] not in fitting:
+            return f"{each['target']}: {_NO_MODEL}"
+    # what is not built from two arguments was taken for an attention, and called as one
+    target, _, reason = refused.partition(": ")
+    return f"{target}: {_NO_MODEL}; {reason}" if "refuses ones of shape" in reason else refused

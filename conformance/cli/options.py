@@ -1,0 +1,29 @@
+"""Options that several commands share, and the settings that a command line gives."""
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from attnspec.conformance.runner.effort import Effort
+from attnspec.conformance.runner.settings import Settings
+
+CPUS = max(os.cpu_count() or 1, 1)
+
+Efforts = Annotated[Effort, typer.Option(help="How hard to look.")]
+Workers = Annotated[int, typer.Option("--workers", "-n", min=1, help="Processes.")]
+Stop = Annotated[bool, typer.Option("-x", help="Stop at the first failure.")]
+Seed = Annotated[
+    int | None, typer.Option(min=0, help="Repeat the cases that another run drew afresh.")
+]
+Timeout = Annotated[float, typer.Option(min=1, help="Seconds for one law.")]
+Report = Annotated[Path | None, typer.Option(help="Write one JSON record per law to this file.")]
+Html = Annotated[Path | None, typer.Option(help="Write one page that needs nothing beside itself.")]
+Markdown = Annotated[Path | None, typer.Option(help="Write Markdown to this file.")]
+JUnit = Annotated[Path | None, typer.Option(help="Write JUnit XML to this file.")]
+
+
+def settings_of(context: typer.Context) -> Settings:
+    """Return the settings that the options of a command give, matched by name."""
+    return Settings.read(context.params)

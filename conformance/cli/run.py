@@ -1,0 +1,117 @@
+"""The run behind `attnspec check` and `attnspec check-gpt2`: pytest, with workers."""
+
+import dataclasses
+import json
+import operator
+import os
+import secrets
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+import typer
+
+from attnspec.conformance.cli.report import USAGE, check_paths, refuse, summary_of_actions
+from attnspec.conformance.runner.settings import Settings
+
+CONFORMING, BROKEN = 0, 1
+"""Exit statuses: every law held, some law did not."""
+
+QUIETEST = -2
+"""The verbosity at which pytest says nothing."""
+
+
+PYTEST = (
+    *("--pyargs", "attnspec.conformance.test_conformance", "--import-mode=importlib"),
+    *("--noconftest", "-p", "no:cacheprovider", "--no-header", "-q", "-rN"),
+    # nothing here asserts, and pytest would compile every module of ours anew
+    "--assert=plain",
+    *("-p", "xdist.plugin", "-p", "attnspec.conformance.runner.plugin", "--disable-warnings"),
+    # it collects garbage five times at the end, in each worker, with all of torch in memory
+    *("-p", "no:unraisableexception"),
+)
+"""The arguments with which every run calls pytest."""
+
+Refuse = Callable[[dict[str, Any]], str]
+"""Returns why a command does not judge its targets, or an empty string.
+
+It is given the data of the planned subjects (`planned`) and the reason why planning was refused
+(`refused`).
+"""
+
+
+def run(
+    settings: Settings,
+    *,
+    workers: int,
+    stop: bool,
+    junit: Path | None,
+    refuses: Refuse = operator.itemgetter("refused"),
+) -> NoReturn:
+    """Judge the targets, print and write the results, and end the command.
+
+    This process does not import torch, which takes seconds; the workers do, and start at once.
+
+    Args:
+        settings: the settings of the run.
+        workers: how many processes share it.
+        stop: whether to stop at the first failure.
+        junit: the path of the JUnit XML to write.
+        refuses: called with the planned subjects before any law is tried.
+
+    Raises:
+        typer.Exit: always, with the exit status.
+    """
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # one thread per worker
+    check_paths(settings.report, settings.html, settings.markdown, junit)
+    # one seed for all workers, so that one number repeats the run
+    seed = secrets.randbelow(2**32) if settings.seed is None else settings.seed
+    summary = summary_of_actions()
+    settings = dataclasses.replace(
+        settings, seed=seed, summary=None if summary is None else Path(summary), progress=True
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        refusals = _Refusals(Path(folder, "plan.json"), refuses)
+        # The settings and conftest files of whatever project we are called in are not for this run.
+        configuration = Path(folder, "pytest.ini")
+        configuration.write_text("[pytest]\n")
+        arguments = [*PYTEST, *settings.to_arguments(), f"--attnspec-plan={refusals.plan}"]
+        # Not loadgroup: where a worker died, its successor is never given anything to do.
+        arguments += ["-n", str(workers), "--dist=load", "--max-worker-restart=1000000"]
+        # One law of some subjects takes minutes: not all of them to one worker.
+        arguments += ["--maxschedchunk=2"]
+        arguments += ["-x"] if stop else []
+        arguments += [] if junit is None else [f"--junitxml={junit.absolute()}"]
+        arguments += ["-c", str(configuration), f"--rootdir={folder}"]
+        # Nor are its plugins, which cost time at best.
+        with pytest.MonkeyPatch.context() as environment:
+            environment.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+            environment.delenv("PYTEST_PLUGINS", raising=False)
+            environment.delenv("PYTEST_ADDOPTS", raising=False)
+            environment.setenv("HYPOTHESIS_STORAGE_DIRECTORY", folder)
+            status = pytest.main(arguments, plugins=[refusals])
+    if refusals.reason:
+        refuse(refusals.reason)
+    raise typer.Exit(status if status in (CONFORMING, BROKEN) else USAGE)
+
+
+class _Refusals:
+    """A plugin that ends a run if its targets are refused."""
+
+    def __init__(self, plan: Path, refuses: Refuse) -> None:
+        self.plan, self.refuses = plan, refuses
+        self.reason = ""
+
+    def pytest_configure(self, config: pytest.Config) -> None:
+        """Keep the configuration, to silence pytest later."""
+        self.config = config
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_node_collection_finished(self) -> None:
+        """Read the plan that one of the workers has written."""
+        self.reason = self.refuses(json.loads(self.plan.read_text(encoding="utf-8")))
+        if self.reason:
+            self.config.option.verbose = QUIETEST  # no count of the tests that did not run
+            raise pytest.UsageError

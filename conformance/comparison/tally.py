@@ -1,0 +1,87 @@
+"""Counts of one run of a law: the worst fraction of a bound, and reasons of unclaimed cases."""
+
+import contextvars
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+REFUSED_COMBINATION = "it refuses together "
+"""The first words of the reason why a combination of arguments is not claimed."""
+
+
+@dataclass
+class Tally:
+    """The counts of one law on one subject.
+
+    Attributes:
+        examples: cases on which the law ran to the end.
+        worst: the largest fraction of a bound that was used; 1 is the limit.
+        seconds: time spent per part: `implementation`, `oracle`, `bound`.
+        reasons: the distinct reasons why cases were not claimed, in order.
+        missing: those of the reasons that name something this machine lacks.
+        figures: by name, the largest of the numbers that a law measures without judging them.
+        covered_pairs: the pairs of regimes that calls were of which a law has judged.
+        claimed_pairs: the pairs of regimes that it is to cover.
+        untried_pairs: pairs of regimes that it leaves out, by the reason.
+    """
+
+    examples: int = 0
+    worst: float | None = None
+    seconds: dict[str, float] = field(default_factory=dict)
+    reasons: list[str] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
+    figures: dict[str, float] = field(default_factory=dict)
+    covered_pairs: set[frozenset[Any]] = field(default_factory=set)
+    claimed_pairs: set[frozenset[Any]] = field(default_factory=set)
+    untried_pairs: dict[str, list[frozenset[Any]]] = field(default_factory=dict)
+
+    def add_reason(self, reason: str, *, missing: bool = False) -> None:
+        """Add the reason why a case was not tried.
+
+        Args:
+            reason: in words.
+            missing: true if the machine lacks something, false if the subject does not claim it.
+        """
+        if reason not in self.reasons:
+            self.reasons.append(reason)
+        if missing and reason not in self.missing:
+            self.missing.append(reason)
+
+    def add_seconds(self, part: str, seconds: float) -> None:
+        """Add time to a part."""
+        self.seconds[part] = self.seconds.get(part, 0.0) + seconds
+
+
+_CURRENT: contextvars.ContextVar[Tally | None] = contextvars.ContextVar("tally", default=None)
+
+
+@contextmanager
+def counting(tally: Tally) -> Iterator[Tally]:
+    """Count the results of every law inside into `tally`."""
+    token = _CURRENT.set(tally)
+    try:
+        yield tally
+    finally:
+        _CURRENT.reset(token)
+
+
+def current() -> Tally | None:
+    """Return the tally of the current run, or None outside a run."""
+    return _CURRENT.get()
+
+
+def record_fraction(fraction: float) -> None:
+    """Record the fraction of its bound that a result used; NaN counts as infinity."""
+    tally = _CURRENT.get()
+    if tally is not None:
+        fraction = math.inf if math.isnan(fraction) else fraction
+        tally.worst = fraction if tally.worst is None else max(tally.worst, fraction)
+
+
+def record_figure(name: str, value: float) -> None:
+    """Record a number that is measured and not judged; the largest of each name is kept."""
+    tally = _CURRENT.get()
+    if tally is not None:
+        tally.figures[name] = max(value, tally.figures.get(name, value))

@@ -1,0 +1,94 @@
+"""Diagnosis: the mutants, i.e. planted bugs, that a broken implementation looks like.
+
+Only the first broken laws of a subject are diagnosed. `likeness.attention` compares attentions
+with mutants, and `likeness.models` compares GPT-2s.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from attnspec.conformance.attention.subject import Subject
+from attnspec.conformance.diagnosis.likeness.attention import likely_mutants
+from attnspec.conformance.diagnosis.likeness.models import likely_model_mutants
+from attnspec.conformance.diagnosis.stages.search import first_divergence
+from attnspec.conformance.mutants.registry import Mutant
+from attnspec.conformance.report.record import Outcome, Record
+from attnspec.spec import ModelImplementation
+
+PATIENCE = 60.0
+"""Maximum seconds of a law whose failure is diagnosed."""
+
+TRIES = 5
+"""Maximum number of comparisons of a subject with the whole catalogue."""
+
+REFUSAL_CLAUSES = frozenset({"EMB-3", "EMB-4"})
+"""The clauses about refusals, which no stage explains."""
+
+
+def with_diagnosis(record: Record, subject: Any) -> Record:
+    """Return the record of a broken law with the mutants that its subject looks like.
+
+    A broken subject breaks many laws. So mutants that an earlier diagnosis named are tried alone
+    first, and after `TRIES` comparisons with the whole catalogue there are no more.
+
+    Args:
+        record: a record of any outcome; returned unchanged without a diagnosis.
+        subject: the subject that the law has just been tried on.
+    """
+    if record.outcome is Outcome.FAILED and isinstance(subject, ModelImplementation):
+        return with_model_diagnosis(record, subject)
+    if record.outcome is not Outcome.FAILED or not isinstance(subject, Subject):
+        return record
+    if record.seconds.get("total", 0.0) > PATIENCE:
+        return record
+    mutants = (
+        likely_mutants(subject, among=subject.last_diagnosis) if subject.last_diagnosis else []
+    )
+    if not mutants and subject.diagnoses < TRIES:
+        subject.diagnoses += 1
+        mutants = likely_mutants(subject)
+    if not mutants:
+        return record
+    subject.last_diagnosis = tuple(mutants)
+    return replace(
+        record,
+        looks_like=tuple(mutant.id for mutant in mutants),
+        message=f"{record.message}\n\n{looks_like_sentence(mutants)}",
+    )
+
+
+def with_model_diagnosis(record: Record, subject: ModelImplementation) -> Record:
+    """Return the record of a broken law with the stage that diverges and the likely mutants.
+
+    The search for the stage and the outputs of the subject are cached for its other broken laws.
+
+    Args:
+        record: the record of a law that failed.
+        subject: the subject that the law was tried on.
+    """
+    if record.seconds.get("total", 0.0) > PATIENCE:
+        return record
+    is_refusal = bool(REFUSAL_CLAUSES.intersection(record.clauses))
+    divergence = None if is_refusal else first_divergence(subject)
+    mutants = likely_model_mutants(subject, refusals=is_refusal)
+    parts = [record.message]
+    if divergence:
+        parts.append(str(divergence))
+    if mutants:
+        parts.append(looks_like_sentence(mutants))
+    return replace(
+        record,
+        stage=divergence.place if divergence else "",
+        looks_like=tuple(mutant.id for mutant in mutants),
+        message="\n\n".join(parts),
+    )
+
+
+def looks_like_sentence(mutants: Sequence[Mutant]) -> str:
+    """Return the sentence of a report: "looks like MSK-01, causal mask aligned …; seen in …"."""
+    descriptions = [
+        f"{mutant.id}, {mutant.title}" + (f"; seen in {mutant.source}" if mutant.source else "")
+        for mutant in mutants
+    ]
+    return "looks like " + "\n        or ".join(descriptions) if descriptions else ""

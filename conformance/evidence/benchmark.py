@@ -1,0 +1,143 @@
+"""The benchmark: seconds per implementation, and the share of the suite's own overhead.
+
+Run by `nox -s bench`, or as `attnspec.conformance.evidence.benchmark [NAME ...] [--report FILE]`.
+All times are of one process with one thread. Compare ratios within one run, not seconds between
+machines.
+"""
+
+import dataclasses
+import statistics
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import torch
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from attnspec.conformance import laws
+from attnspec.conformance.attention.subject import Subject
+from attnspec.conformance.evidence.mutation.kills import first_kill, kind_of, select_mutants
+from attnspec.conformance.laws.law import SubjectKind
+from attnspec.conformance.report.file import write_atomically
+from attnspec.conformance.report.markdown_table import markdown
+from attnspec.conformance.report.record import Outcome, Record
+from attnspec.conformance.report.run import Run, begun
+from attnspec.conformance.runner.effort import Effort
+from attnspec.conformance.runner.in_process import run_in_process
+from attnspec.conformance.runner.targets import every_name, resolve
+from attnspec.conformance.runner.task import tasks
+
+
+def measure(names: Sequence[str]) -> dict[str, tuple[list[Record], float]]:
+    """Run every law on each implementation and return the records and the seconds of compiling."""
+    measured = {}
+    for name in names:
+        subjects = resolve(name)
+        records = [run_in_process(task, Effort.STANDARD) for task in tasks(subjects)]
+        compiling = sum(record.seconds.get("compiling", 0.0) for record in records)
+        for loaded in subjects:
+            if isinstance(loaded.subject, Subject) and loaded.subject.implementation.counters:
+                compiling += loaded.subject.implementation.counters().compile_seconds
+        measured[name] = records, compiling
+    return measured
+
+
+def table(measured: dict[str, tuple[list[Record], float]]) -> Table:
+    """Return a table of seconds: total, in the implementation, in the oracle and outside both."""
+    times = Table(title="Seconds of a standard run, one process, one thread")
+    for title in (
+        "implementation",
+        "laws",
+        "cases",
+        "total",
+        "compiling",
+        "implementation",
+        "oracle",
+    ):
+        times.add_column(title, justify="left" if title == "implementation" else "right")
+    times.add_column("outside both", justify="right")
+    times.add_column("slowest law")
+    for name, (records, compiling) in measured.items():
+        ran = [record for record in records if record.outcome is not Outcome.NOT_AVAILABLE]
+        if not ran:
+            times.add_row(name, *[""] * 7, f"not available here: {records[0].reason}")
+            continue
+        parts = {
+            part: sum(record.seconds.get(part, 0.0) for record in ran)
+            for part in ("total", "implementation", "oracle", "bound")
+        }
+        running = parts["implementation"] - compiling
+        oracle = parts["oracle"] + parts["bound"]
+        outside = parts["total"] - parts["implementation"] - oracle
+        slowest = max(ran, key=lambda record: record.seconds["total"])
+        times.add_row(
+            name,
+            str(len(ran)),
+            str(sum(record.examples for record in ran)),
+            f"{parts['total']:.1f}",
+            f"{compiling:.1f}",
+            f"{running:.1f}",
+            f"{oracle:.1f}",
+            f"{outside / (parts['total'] - compiling):.0%}",
+            f"{slowest.law} {slowest.seconds['total']:.1f}",
+        )
+    return times
+
+
+SAMPLE = "1/10"
+"""The part of the mutants on which the time to the first failure is measured."""
+
+
+def first_verdict() -> tuple[float, float]:
+    """Return the median and largest seconds from the first pinned case to the first failing law.
+
+    The sample is a part of the mutants (planted bugs). Laws run in their usual order.
+    """
+    mutants = [
+        mutant for mutant in select_mutants(part=SAMPLE) if kind_of(mutant) is SubjectKind.ATTENTION
+    ]
+    attention_laws = [law for law in laws.load().values() if law.judges is SubjectKind.ATTENTION]
+    kills = [first_kill(mutant, attention_laws, Effort.SMOKE) for mutant in mutants]
+    seconds = [kill["seconds"] for kill in kills if kill]
+    return statistics.median(seconds), max(seconds)
+
+
+def sentence(median: float, longest: float) -> str:
+    """Return a sentence on the time to the first failure on a broken kernel."""
+    return (
+        f"First verdict on a broken kernel, of part {SAMPLE} of the mutants of attention: "
+        f"median {median:.2f} s, longest {longest:.2f} s"
+    )
+
+
+def page(times: Table, verdict: str, run: Run) -> str:
+    """Return the figures as Markdown, with a summary of the run."""
+    return f"{run.summary}.\n\n**{verdict}.**\n\n{markdown(times)}\n"
+
+
+def main(
+    names: Annotated[
+        list[str] | None, typer.Argument(help="Registered names; none: all registered.")
+    ] = None,
+    report: Annotated[Path | None, typer.Option(help="Write the figures to this page.")] = None,
+) -> None:
+    """Time a standard run on implementations, and the first failure on broken ones."""
+    torch.set_num_threads(1)
+    run = begun(device="cpu", effort="standard", seed=None, targets=names or [])
+    started = time.perf_counter()
+    console = Console(width=None if sys.stdout.isatty() else 170)
+    times = table(measure(names or every_name()))
+    console.print(times)
+    verdict = sentence(*first_verdict())
+    console.print(verdict)
+    if report is not None:
+        run = dataclasses.replace(run, seconds=time.perf_counter() - started)
+        write_atomically(report, page(times, verdict, run))
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,304 @@
+"""The cases in which every two regimes meet, chosen for the claims of a subject."""
+
+import functools
+import math
+import operator
+import random
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import combinations, product, repeat
+from typing import Any
+
+import torch
+
+from attnspec.conformance.attention.regimes import AXES, FIELDS, Regime, case_of
+from attnspec.conformance.attention.subject import Subject
+from attnspec.conformance.laws.helpers.calls import plain
+from attnspec.conformance.laws.helpers.claims import DesignClaims
+from attnspec.conformance.laws.helpers.pairwise import each_once, pairwise
+from attnspec.spec import CallMode, Case, Values
+
+Choice = Regime | None
+"""A regime of an axis, or None if any value does."""
+
+FREE = (
+    "tiles of queries",
+    "tiles of keys",
+    "extent",
+    "prefill",
+    "scores",
+    "shape of mask",
+    "layout of mask",
+)
+"""Axes on which a case need not be in any class."""
+
+BYTES = 2**30
+"""Memory that a call with its operands may take."""
+
+TILE = 16
+"""Queries and keys to which a kernel may pad fewer."""
+
+OPERATIONS = 1e9
+"""Operations that a call may take: about a second on one core."""
+
+CHEAP = 1.5e8
+"""Operations up to which a call combines many pairs; a pair that takes more has its own call."""
+
+ROTATIONS = 8
+"""Draws of values inside the classes of a case, of which the cheapest is taken."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Design:
+    """Cases in which every two regimes meet.
+
+    Attributes:
+        cases: the cases, each claimed and affordable.
+        claimed: the pairs of regimes that they are to cover.
+        not_tried: pairs that would be claimed but for their cost, by the reason.
+    """
+
+    cases: tuple[Case, ...]
+    claimed: frozenset[frozenset[Regime]]
+    not_tried: dict[str, list[frozenset[Regime]]]
+
+
+NO_QUERIES, NO_KEYS = (
+    next(regime for regime in AXES[axis] if regime.name == "0") for axis in ("queries", "keys")
+)
+
+
+def pairs_shown(regimes: Iterable[Regime]) -> set[frozenset[Regime]]:
+    """Return the pairs of regimes of a call that its result can show to be wrong.
+
+    A call without queries has no output and one without keys reads nothing, so that they show the
+    pairs with that regime alone.
+    """
+    held = frozenset(regimes)
+    empty = next((each for each in (NO_QUERIES, NO_KEYS) if each in held), None)
+    return {
+        frozenset(pair)
+        for pair in combinations(held, 2)
+        if pair[0].axis != pair[1].axis and (empty is None or empty in pair)
+    }
+
+
+def gibibytes(case: Case) -> float:
+    """Return the memory that a call takes if its scores are stored, in GiB.
+
+    Kernels may pad queries and keys to a tile, which counts if there are many batch elements.
+    """
+    copies = 5 if case.backward else 2
+    case = case.but(queries=max(case.queries, TILE), keys=max(case.keys, TILE))
+    return 8 * copies * (_scores(case) + _numbers(case)) / 2**30
+
+
+def operations(case: Case) -> float:
+    """Return roughly the operations of a call and of its bound, which takes 100 for each number."""
+    products = _scores(case) * (case.d_head + case.d_value + 10)
+    return (4 if case.backward else 1) * products + (200 if case.backward else 100) * _numbers(case)
+
+
+def _scores(case: Case) -> int:
+    return case.batch * case.heads * case.queries * case.keys
+
+
+def _numbers(case: Case) -> int:
+    """Return the elements of the operands and the output, keys and values for each query head."""
+    rows = case.queries + case.keys + 1
+    return case.batch * case.heads * rows * (case.d_head + case.d_value)
+
+
+def too_costly(case: Case) -> str:
+    """Return the reason why a case takes too much memory or time, or an empty string."""
+    if gibibytes(case) > BYTES / 2**30:
+        return f"needs {gibibytes(case):.1f} GiB"
+    if operations(case) > OPERATIONS:
+        return f"needs about {operations(case) / OPERATIONS:.1f} s"
+    return ""
+
+
+@functools.cache
+def _choices(field: str, regimes: frozenset[Regime]) -> tuple[Any, ...]:
+    """Return the values of a field that satisfy the conditions of some regimes."""
+    conditions = [regime.conditions[field] for regime in regimes]
+    return tuple(
+        value for value in FIELDS[field].values if all(condition(value) for condition in conditions)
+    )
+
+
+def _possible_values(
+    row: Mapping[str, Choice], usual: Mapping[str, Any], pick: Callable[[tuple[Any, ...]], Any]
+) -> Iterator[dict[str, Any]]:
+    """Yield values of all fields that satisfy a row: any, with equal widths, with equal lengths.
+
+    Args:
+        row: the choices of some axes, or of all.
+        usual: a value for each field on which the row has no condition.
+        pick: chooses among the values of a field that satisfy the row.
+    """
+    regimes: dict[str, set[Regime]] = {name: set() for name in FIELDS}
+    for regime in row.values():
+        if regime is not None:
+            for field in regime.conditions:
+                regimes[field].add(regime)
+    choices = {field: _choices(field, frozenset(held)) for field, held in regimes.items()}
+    if not all(choices.values()):
+        return
+    values = {
+        field: pick(choices[field]) if held else usual[field] for field, held in regimes.items()
+    }
+    if values["batch"] == FIELDS["batch"].values[-1]:
+        # the largest batch leaves room for the smallest calls alone
+        sizes = ("queries", "keys", "d_head", "d_value")
+        values |= {name: 1 for name in sizes if not regimes[name]}
+    if values["scale"] == 0 and "scores" not in row:
+        values["scores"] = Values.TINY
+    if row.get("layout of mask") is not None and not {"mask", "shape of mask"} & row.keys():
+        values["mask"] = FIELDS["mask"].values[1]
+    for changes in product(*map(_equal, repeat(values), repeat(choices), EQUAL_FIELDS)):
+        changed = functools.reduce(operator.or_, changes, values)
+        if _is_consistent(row, changed):
+            yield changed
+
+
+EQUAL_FIELDS = (("d_head", "d_value"), ("queries", "keys"))
+"""Fields that some kernels require to be equal."""
+
+
+def _equal(
+    values: Mapping[str, Any], choices: Mapping[str, tuple[Any, ...]], fields: tuple[str, str]
+) -> list[dict[str, Any]]:
+    """Return the changes that make two fields equal, after no change."""
+    one, two = fields
+    changes: list[dict[str, Any]] = [{}]
+    changes += [{two: values[one]}] if values[one] in choices[two] else []
+    changes += [{one: values[two]}] if values[two] in choices[one] else []
+    return changes
+
+
+def _is_consistent(row: Mapping[str, Choice], values: Mapping[str, Any]) -> bool:
+    """Return whether the values that were chosen for a row go together."""
+    has_scores, has_mask = bool(values["queries"] and values["keys"]), values["mask"] is not None
+    needed = {"scores": has_scores, "shape of mask": has_mask, "layout of mask": has_mask}
+    return (
+        all(is_there or row.get(axis) is None for axis, is_there in needed.items())
+        and not (has_scores and values["scale"] == 0 and values["scores"] is not Values.TINY)
+        and not (values["backward"] and values["mode"] in (CallMode.NO_GRAD, CallMode.INFERENCE))
+    )
+
+
+def design(subject: Subject, seed: int = 0) -> Design:
+    """Choose cases in which every two regimes meet that a subject claims.
+
+    The causal flag does not meet a scale of zero or less: other laws try these, which known bugs
+    of PyTorch spoil (see `plain`).
+
+    Args:
+        subject: the subject, whose claims are read.
+        seed: selects the values inside the classes.
+
+    Returns:
+        The design; without cases if the scalar definition judges, which is slow.
+    """
+    if subject.largest < math.inf:
+        return Design(cases=(), claimed=frozenset(), not_tried={})
+    return _design(DesignClaims.of(subject), seed)
+
+
+def _design(claims: DesignClaims, seed: int) -> Design:
+    """Choose the values of a design of some claims."""
+    plan = _plan(claims)
+    cases = [plan.rotated(number, seed) for number in range(len(plan.rows))]
+    return Design(cases=tuple(dict.fromkeys(cases)), claimed=plan.claimed, not_tried=plan.not_tried)
+
+
+@functools.lru_cache(maxsize=64)
+def _plan(claims: DesignClaims) -> "_Plan":
+    """Compute the plan of some claims, once for all subjects that share them."""
+    return _Plan(claims)
+
+
+class _Plan:
+    """The regimes of each case of a design, without their values.
+
+    Attributes:
+        rows: the choices of each case, on some axes or on all.
+        claimed: as in `Design`.
+        not_tried: as in `Design`.
+    """
+
+    def __init__(self, claims: DesignClaims) -> None:
+        self.device = claims.device
+        self.subject = claims.subject()
+        self.usual = _usual_values(self.subject)
+        self.rows: list[Mapping[str, Choice]] = [*self._combined()]
+        shown = set().union(*(pairs_shown(filter(None, row.values())) for row in self.rows))
+        claimed: set[frozenset[Regime]] = set()
+        self.not_tried: dict[str, list[frozenset[Regime]]] = {}
+        for left, right in combinations(AXES, 2):
+            for pair in product(AXES[left], AXES[right]):
+                row = dict(zip((left, right), pair, strict=True))
+                simplest = self.case(row, min_of)
+                if simplest is None:
+                    continue
+                if reason := too_costly(simplest):
+                    self.not_tried.setdefault(reason, []).append(frozenset(pair))
+                    continue
+                claimed.add(frozenset(pair))
+                self.rows += [] if frozenset(pair) in shown else [row]
+        self.claimed = frozenset(claimed)
+
+    def _combined(self) -> Iterator[Mapping[str, Choice]]:
+        """Yield rows that combine many pairs; those that show little have their own designs."""
+        axes: dict[str, tuple[Choice, ...]] = {
+            axis: (*regimes, None) if axis in FREE else regimes for axis, regimes in AXES.items()
+        }
+        queries, keys = (
+            {empty.axis: tuple(each for each in axes[empty.axis] if each is not empty)}
+            for empty in (NO_QUERIES, NO_KEYS)
+        )
+        yield from pairwise(axes | queries | keys, self._is_cheap)
+        yield from each_once(axes | {"queries": (NO_QUERIES,)}, self._is_cheap)
+        yield from each_once(axes | queries | {"keys": (NO_KEYS,)}, self._is_cheap)
+
+    def _is_cheap(self, row: Mapping[str, Choice]) -> bool:
+        simplest = self.case(row, min_of)
+        return simplest is not None and operations(simplest) <= CHEAP and not too_costly(simplest)
+
+    def case(
+        self,
+        row: Mapping[str, Choice],
+        pick: Callable[[tuple[Any, ...]], Any],
+        dtype: torch.dtype | None = None,
+    ) -> Case | None:
+        """Return a claimed case that satisfies a row, or None if there is none.
+
+        A row without a storage type has a given one, or else the usual one.
+        """
+        usual = self.usual if dtype is None else self.usual | {"dtype": dtype}
+        possible = (case_of(values, self.device) for values in _possible_values(row, usual, pick))
+        claimed = (each for each in possible if self.subject.refuses(each) is None and plain(each))
+        return next(claimed, None)
+
+    def rotated(self, number: int, seed: int) -> Case:
+        """Return a case of a row, with values that a seed selects."""
+        row, dice = self.rows[number], random.Random(f"{seed}/{number}")
+        dtypes = self.subject.implementation.dtypes
+        drawn = [self.case(row, dice.choice, dice.choice(dtypes)) for _ in range(ROTATIONS)]
+        affordable = [each for each in drawn if each is not None and not too_costly(each)]
+        chosen = min(affordable, key=operations, default=None) or self.case(row, min_of)
+        assert chosen is not None
+        return chosen.but(seed=(seed + number) % 2**16)
+
+
+def _usual_values(subject: Subject) -> dict[str, Any]:
+    """Return a value for each field, so that the subject claims the case that has all of them."""
+    values = {name: field.values[0] for name, field in FIELDS.items()}
+    base = subject.fit(case_of(values))
+    return values | {"dtype": base.dtype, "d_head": base.d_head, "d_value": base.d_value}
+
+
+def min_of(choices: tuple[Any, ...]) -> Any:
+    """Return the simplest of the values that satisfy a row."""
+    return choices[0]

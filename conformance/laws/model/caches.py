@@ -1,0 +1,98 @@
+"""Laws of GPT: several caches of one model, and one cache that is continued more than once."""
+
+from typing import Any
+
+import torch
+
+from attnspec.conformance.comparison.violation import Violation
+from attnspec.conformance.laws.law import law
+from attnspec.conformance.models.case import PINNED, ModelCase, draw
+from attnspec.conformance.models.oracle import Allowed, check_within, expected_logits
+from attnspec.conformance.models.subject import Weights, build, call, checked_logits
+from attnspec.spec import GPT2Config, ModelFeature, ModelImplementation
+
+_LONG = tuple(case for case in PINNED if case.length >= 4)
+
+
+def call_with_cache(
+    model: Any, input_ids: torch.Tensor, cache: Any, like: Weights, **options: Any
+) -> tuple[torch.Tensor, Any]:
+    """Call a model with a cache and return its checked logits and the cache of all tokens.
+
+    Raises:
+        Raised: if the model raises.
+        Violation: if the result is no pair, or the logits have another shape or dtype.
+    """
+    with torch.no_grad():
+        result = call(model, input_ids, cache=cache, **options)
+    if not (isinstance(result, tuple) and len(result) == 2):
+        raise Violation("a call with a cache must give (logits, cache)")
+    return checked_logits(result[0], input_ids, like), result[1]
+
+
+@law("GPT-22", pinned=_LONG, needs={ModelFeature.CACHE}, cost=4.0)
+def law_caches_of_one_model_are_independent(subject: ModelImplementation, case: ModelCase) -> None:
+    """GPT-22: two sequences that are fed to one model by turns get the logits of each alone."""
+    inputs = draw(case)
+    config, weights = inputs.config, inputs.state_dict
+    model = build(subject, config, weights)
+    sequences = (inputs.input_ids, _other_ids(inputs.input_ids, config, 1)[:, :-1])
+    caches = [model.empty_cache() for _ in sequences]
+    parts: list[list[torch.Tensor]] = [[] for _ in sequences]
+    for position in range(case.length):
+        for number, ids in enumerate(sequences):
+            token = ids[:, position : position + 1]
+            if token.shape[1]:
+                logits, caches[number] = call_with_cache(model, token, caches[number], weights)
+                parts[number].append(logits)
+    for number, ids in enumerate(sequences):
+        _check(
+            torch.cat(parts[number], 1),
+            (subject, config, weights, ids),
+            message=f"sequence {number} of two that take turns gets other logits than alone",
+        )
+
+
+@law("GPT-23", pinned=_LONG, needs={ModelFeature.CACHE}, cost=4.0)
+def law_a_cache_can_be_continued_twice(subject: ModelImplementation, case: ModelCase) -> None:
+    """GPT-23: from one cache, several continuations get the logits of their whole sequences."""
+    inputs = draw(case)
+    config, weights, ids = inputs.config, inputs.state_dict, inputs.input_ids
+    model = build(subject, config, weights)
+    cut = case.length - 2
+    sequences = [torch.cat([ids[:, :cut], _other_ids(ids, config, n)[:, cut:]], 1) for n in (0, 1)]
+    start, common = call_with_cache(model, ids[:, :cut], model.empty_cache(), weights)
+    parts, caches = [[start], [start]], [common, common]
+    # the second branch starts before the first goes on, which may use the same memory
+    for position in (cut, cut + 1):
+        for number, sequence in enumerate(sequences):
+            token = sequence[:, position : position + 1]
+            logits, caches[number] = call_with_cache(model, token, caches[number], weights)
+            parts[number].append(logits)
+    for number, sequence in enumerate(sequences):
+        _check(
+            torch.cat(parts[number], 1),
+            (subject, config, weights, sequence),
+            message=f"branch {number} of two from one cache gets other logits than alone",
+        )
+
+
+def _other_ids(ids: torch.Tensor, config: GPT2Config, by: int) -> torch.Tensor:
+    """Return tokens that all differ from `ids`, unless `by` is zero."""
+    return (ids + by) % config.vocab_size
+
+
+def _check(
+    got: torch.Tensor,
+    model: tuple[ModelImplementation, GPT2Config, Weights, torch.Tensor],
+    message: str,
+) -> None:
+    """Compare logits with the oracle's for the same tokens in one call."""
+    subject, config, weights, ids = model
+    check_within(
+        got,
+        expected_logits(subject, config, weights, ids),
+        Allowed(config, weights, ids).logits,
+        what="logits",
+        message=message,
+    )

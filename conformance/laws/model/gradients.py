@@ -1,0 +1,126 @@
+"""The law of GPT on the gradients of a model."""
+
+from typing import Any
+
+import torch
+
+from attnspec.conformance.attention.memoize import memoize
+from attnspec.conformance.comparison.violation import NotClaimed, Violation
+from attnspec.conformance.laws.law import law
+from attnspec.conformance.models.bounds.backward import Gradients, gradients
+from attnspec.conformance.models.case import PINNED, ModelCase, draw, model_cases, normal
+from attnspec.conformance.models.oracle import (
+    ILL_CONDITIONED,
+    Allowed,
+    check_within,
+    in_float64,
+    is_narrow,
+    model_oracle,
+)
+from attnspec.conformance.models.subject import Weights, build_on, call, checked_logits
+from attnspec.spec import GPT2Config, ModelFeature, ModelImplementation
+
+_PINNED = (
+    # a large epsilon keeps bounds narrow enough for float32
+    *(
+        ModelCase(
+            n_layer=layers, n_head=2, d_head=3, length=3, layer_norm_epsilon=0.25, batch=2,
+            initializer_range=0.2, tied=tied, dtype=dtype, seed=layers,
+        )
+        for layers, tied in ((1, True), (2, False))
+        for dtype in (torch.float64, torch.float32)
+    ),
+    *(case for case in PINNED if case.n_layer < 3 and case.dtype == torch.float64),
+    # more tokens than a tile of a backward pass holds
+    ModelCase(
+        n_head=2, d_head=3, length=33, n_positions=40, layer_norm_epsilon=0.25,
+        initializer_range=0.2, seed=16,
+    ),
+)  # fmt: skip
+
+
+@law(
+    "GPT-14",
+    "NUM-16",
+    pinned=_PINNED,
+    explore=model_cases,
+    needs={ModelFeature.BACKWARD},
+    cost=4.0,
+)
+def law_every_gradient_equals_the_oracles(subject: ModelImplementation, case: ModelCase) -> None:
+    """GPT-14: the gradient of every parameter is right, and sums both uses of a tied table."""
+    inputs = draw(case)
+    config, weights, ids = inputs.config, inputs.state_dict, inputs.input_ids
+    shape = (*ids.shape, config.vocab_size)
+    cotangent = normal(case.seed, "cotangent", *shape).to(case.dtype)
+    gradients = _gradients(subject, config, weights, ids, cotangent)
+    expected = _gradients(
+        model_oracle(subject), config, in_float64(weights), ids, cotangent.double()
+    )
+    radii = _cached_enclosures(config, weights, ids, cotangent)
+    is_evidence = True
+    for name in reversed(expected):
+        tolerance = radii[0][name].radius + radii[1][name].radius
+        check_within(
+            gradients[name],
+            expected[name],
+            tolerance,
+            what=f"gradient of {name}",
+            message="a gradient is wrong",
+        )
+        is_evidence &= is_narrow(tolerance, expected[name])
+    if not is_evidence:
+        raise NotClaimed(ILL_CONDITIONED)
+
+
+def _enclosures(
+    config: GPT2Config, weights: Weights, input_ids: torch.Tensor, cotangent: torch.Tensor
+) -> tuple[Gradients, ...]:
+    """Return enclosures of the gradients of the model and of the oracle."""
+    allowed = Allowed(config, weights, input_ids)
+    passes = ((allowed.model, allowed.arithmetic), (allowed.oracle, allowed.fine))
+    return tuple(
+        gradients(config, weights, input_ids, passed, cotangent, arithmetic)
+        for passed, arithmetic in passes
+    )
+
+
+_cached_enclosures = memoize(_enclosures, kept=16)
+"""Memoized: many models are compared with the same gradients."""
+
+
+def _gradients(
+    subject: ModelImplementation,
+    config: Any,
+    weights: Any,
+    input_ids: torch.Tensor,
+    cotangent: torch.Tensor,
+) -> dict[str, torch.Tensor]:
+    """Return d(Σ cotangent·logits)/d(parameter), of given tensors or of parameters of their names.
+
+    Raises:
+        Violation: if a parameter has no gradient.
+    """
+    leaves = {name: tensor.detach().clone().requires_grad_() for name, tensor in weights.items()}
+    model = build_on(subject, config, leaves)
+    with torch.enable_grad():
+        logits = checked_logits(call(model, input_ids), input_ids, weights)
+        if not logits.requires_grad:
+            raise Violation("the logits carry no gradient")
+        named = dict(model.named_parameters()) if hasattr(model, "named_parameters") else {}
+        sources = [leaves, {name: named[name] for name in leaves if name in named}]
+        for source in sources:
+            if not source:
+                continue
+            gradients = torch.autograd.grad(
+                logits, list(source.values()), cotangent, retain_graph=True, allow_unused=True
+            )
+            if any(tensor is not None for tensor in gradients):
+                break
+    missing = [name for name, tensor in zip(source, gradients, strict=True) if tensor is None]
+    missing += [name for name in leaves if name not in source]
+    if missing:
+        raise Violation(f"no gradient reaches {', '.join(missing)}")
+    return {
+        name: tensor for name, tensor in zip(source, gradients, strict=True) if tensor is not None
+    }

@@ -1,0 +1,206 @@
+"""Laws of GPT: the whole model, its head, logits, hidden states and loss."""
+
+from typing import Any
+
+import torch
+from hypothesis import strategies as st
+
+from attnspec.conformance.comparison.violation import NotClaimed, Violation
+from attnspec.conformance.laws.law import law
+from attnspec.conformance.models.bounds.enclosure import Enclosure
+from attnspec.conformance.models.bounds.forward import loss
+from attnspec.conformance.models.case import (
+    DEEP,
+    MANY,
+    PINNED,
+    ModelCase,
+    ModelInputs,
+    draw,
+    model_cases,
+    normal,
+)
+from attnspec.conformance.models.oracle import (
+    ILL_CONDITIONED,
+    Allowed,
+    check_against_oracle,
+    check_within,
+    expected_logits,
+    in_float64,
+    is_narrow,
+    model_oracle,
+)
+from attnspec.conformance.models.readout import PINNED as READOUTS
+from attnspec.conformance.models.readout import coarse_rows, make_readout, normalized
+from attnspec.conformance.models.subject import build, call, logits_of
+from attnspec.spec import ModelFeature, ModelImplementation
+
+_FEW = PINNED[:10]
+
+
+def _untied_cases(subject: ModelImplementation) -> st.SearchStrategy[ModelCase]:
+    return model_cases(subject, n_layer=1, tied=False)
+
+
+def _tied_cases(subject: ModelImplementation) -> st.SearchStrategy[ModelCase]:
+    return model_cases(subject, n_layer=1, tied=True)
+
+
+@law("GPT-8", pinned=READOUTS, explore=_tied_cases)
+def law_one_final_layer_norm_precedes_the_head(
+    subject: ModelImplementation, case: ModelCase
+) -> None:
+    """GPT-8: the head reads the stream after the last block through ln_f, applied once."""
+    rows = coarse_rows(case)
+    width = rows.shape[1]
+    gain = 1.5 + (normal(case.seed, "gain", width) * 16).round() / 16
+    bias = (normal(case.seed, "bias", width) * 16).round() / 16
+    readout = make_readout(rows, case).but(ln_f__weight=gain, ln_f__bias=bias)
+    check_within(
+        readout.read(subject),
+        gain * normalized(readout.stream, case.layer_norm_epsilon) + bias,
+        readout.tolerance,
+        what="logits of the unit rows",
+        message="the head does not read ln_f of the stream",
+    )
+
+
+@law(
+    "GPT-9",
+    pinned=[case for case in _FEW if case.tied],
+    explore=_tied_cases,
+    cost=2.0,
+)
+def law_a_tied_head_is_the_token_table(subject: ModelImplementation, case: ModelCase) -> None:
+    """GPT-9: a tied head gives the logits that an untied one equal to the token table gives."""
+    inputs = draw(case.but(tied=True))
+    config, weights, ids = inputs.config, dict(inputs.state_dict), inputs.input_ids
+    check_against_oracle(subject, config, weights, ids, "the head is not the token embeddings")
+    # the row of a token that is not in the input changes the logits of that token only
+    present = set(ids.flatten().tolist())
+    other = next((token for token in range(config.vocab_size) if token not in present), None)
+    if other is None:
+        return
+    changed = weights | {"transformer.wte.weight": weights["transformer.wte.weight"].clone()}
+    changed["transformer.wte.weight"][other] *= -2
+    before = logits_of(build(subject, config, weights), ids, weights)[..., other].double()
+    after = logits_of(build(subject, config, changed), ids, changed)[..., other].double()
+    tolerances = [Allowed(config, state, ids).logits[..., other] for state in (weights, changed)]
+    check_within(
+        after,
+        -2 * before,
+        tolerances[1] + 2 * tolerances[0],
+        what=f"logits of token {other}",
+        message="a row of wte times -2 does not multiply that token's logit",
+    )
+
+
+@law(
+    "GPT-10",
+    pinned=[case.but(tied=False) for case in _FEW],
+    explore=_untied_cases,
+)
+def law_an_untied_head_is_used_as_given(subject: ModelImplementation, case: ModelCase) -> None:
+    """GPT-10: with tie_word_embeddings false the logits come from lm_head.weight, not from wte."""
+    inputs = draw(case.but(tied=False))
+    check_against_oracle(
+        subject,
+        inputs.config,
+        inputs.state_dict,
+        inputs.input_ids,
+        "an untied head is not lm_head.weight",
+    )
+
+
+@law("GPT-11", "NUM-16", pinned=(*PINNED, *DEEP, *MANY), explore=model_cases)
+def law_logits_equal_the_oracles(subject: ModelImplementation, case: ModelCase) -> None:
+    """GPT-11: every logit is within its own bound of the oracle's, for every configuration."""
+    inputs = draw(case)
+    check_against_oracle(
+        subject, inputs.config, inputs.state_dict, inputs.input_ids, "the logits are wrong"
+    )
+
+
+@law(
+    "GPT-12",
+    "NUM-16",
+    pinned=(*PINNED, DEEP[0]),
+    explore=model_cases,
+    needs={ModelFeature.HIDDEN_STATES},
+)
+def law_every_hidden_state_equals_the_oracles(
+    subject: ModelImplementation, case: ModelCase
+) -> None:
+    """GPT-12: embeddings, the stream after each block, and the last one after ln_f, are right."""
+    inputs = draw(case)
+    expected = _hidden_states(
+        model_oracle(subject), inputs.config, in_float64(inputs.state_dict), inputs.input_ids
+    )
+    _check_states(
+        _hidden_states(subject, inputs.config, inputs.state_dict, inputs.input_ids),
+        expected,
+        inputs,
+    )
+    if ModelFeature.PADDING in subject.features:
+        ids = inputs.input_ids
+        nothing = {
+            "attention_mask": torch.ones_like(ids),
+            "position_ids": torch.arange(case.length).expand(ids.shape),
+        }
+        states = _hidden_states(subject, inputs.config, inputs.state_dict, ids, **nothing)
+        _check_states(states, expected, inputs)
+
+
+def _check_states(
+    states: list[torch.Tensor], expected: list[torch.Tensor], inputs: ModelInputs
+) -> None:
+    """Compare hidden states with the oracle's, in the order in which they are computed."""
+    if len(states) != len(expected):
+        raise Violation(f"there must be {len(expected)} hidden states, got {len(states)}")
+    allowed = Allowed(inputs.config, inputs.state_dict, inputs.input_ids)
+    for layer, (state, expected_state) in enumerate(zip(states, expected, strict=True)):
+        name = "embeddings" if layer == 0 else f"hidden state {layer} of {len(expected) - 1}"
+        if state.shape != expected_state.shape:
+            raise Violation(
+                f"{name} must have shape {tuple(expected_state.shape)}, got {tuple(state.shape)}"
+            )
+        tolerance = allowed.tolerance(lambda passed, i=layer: passed.hidden_states[i])  # type: ignore[misc]
+        check_within(
+            state,
+            expected_state,
+            tolerance,
+            what=name,
+            message="the first hidden state that is wrong",
+        )
+        if not is_narrow(tolerance, expected_state):
+            raise NotClaimed(ILL_CONDITIONED)
+
+
+def _hidden_states(
+    subject: ModelImplementation,
+    config: Any,
+    weights: Any,
+    input_ids: torch.Tensor,
+    **options: torch.Tensor,
+) -> list[torch.Tensor]:
+    model = build(subject, config, weights)
+    with torch.no_grad():
+        result = call(model, input_ids, output_hidden_states=True, **options)
+    if not (isinstance(result, tuple) and len(result) == 2):
+        raise Violation("output_hidden_states=True must give (logits, states)")
+    return list(result[1])
+
+
+@law("GPT-13", pinned=[case for case in PINNED if case.length > 1])
+def law_next_token_loss_equals_the_oracles(subject: ModelImplementation, case: ModelCase) -> None:
+    """GPT-13: the mean cross-entropy of position t's logits with token t + 1 is right."""
+    inputs = draw(case)
+    config, weights, ids = inputs.config, inputs.state_dict, inputs.input_ids
+    logits = logits_of(build(subject, config, weights), ids, weights)[:, :-1].double()
+    expected = expected_logits(subject, config, weights, ids)[:, :-1]
+    tolerance = Allowed(config, weights, ids).logits[:, :-1]
+    fine = Allowed(config, in_float64(weights), ids).fine
+    expected_loss, bound = loss(Enclosure(expected, tolerance), ids[:, 1:], fine)
+    got_loss, _ = loss(Enclosure(logits, torch.zeros_like(logits)), ids[:, 1:], fine)
+    check_within(
+        got_loss, expected_loss, bound, what="loss", message="the next-token loss is wrong"
+    )

@@ -1,0 +1,318 @@
+"""Laws of GPT: padding, cache, causality, batches and repeated calls of a model."""
+
+import functools
+from dataclasses import replace
+
+import torch
+
+from attnspec.conformance.attention.values import generator
+from attnspec.conformance.comparison.violation import Raised, Violation
+from attnspec.conformance.laws.law import law
+from attnspec.conformance.laws.model.caches import call_with_cache
+from attnspec.conformance.models.case import (
+    DEEP,
+    MANY,
+    PADDED,
+    PINNED,
+    ModelCase,
+    ModelInputs,
+    Padding,
+    draw,
+    model_cases,
+)
+from attnspec.conformance.models.oracle import Allowed, check_within, expected_logits
+from attnspec.conformance.models.subject import (
+    build,
+    build_on,
+    call,
+    checked_logits,
+    logits_of,
+)
+from attnspec.spec import ModelFeature, ModelImplementation
+
+_FEW = PINNED[:10]
+_padded_cases = functools.partial(model_cases, padded=True)
+
+
+@law(
+    "GPT-15",
+    pinned=PADDED,
+    wide=tuple(DEEP[0].but(padding=side) for side in (Padding.LEFT, Padding.RIGHT)),
+    explore=_padded_cases,
+    needs={ModelFeature.PADDING},
+    cost=3.0,
+)
+def law_padding_changes_no_real_token(subject: ModelImplementation, case: ModelCase) -> None:
+    """GPT-15: with mask and positions given, a padded row gives what it gives alone, unpadded."""
+    inputs = draw(case)
+    config, weights, ids = inputs.config, inputs.state_dict, inputs.input_ids
+    model = build(subject, config, weights)
+    padding = {"attention_mask": inputs.attention_mask, "position_ids": inputs.position_ids}
+    logits = logits_of(model, ids, weights, **padding)
+    tolerance = Allowed(config, weights, ids, **padding).logits
+    for row, real in enumerate(inputs.attention_mask.bool()):
+        alone = ids[row, real][None]
+        check_within(
+            logits[row, real],
+            expected_logits(subject, config, weights, alone)[0],
+            tolerance[row, real],
+            what=f"logits of row {row}'s {int(real.sum())} real tokens",
+            message=f"padding on the {case.padding} changes real tokens",
+        )
+
+
+@law(
+    "GPT-16",
+    pinned=(*PINNED, *DEEP[:2], MANY[2]),
+    explore=model_cases,
+    needs={ModelFeature.CACHE},
+    cost=3.0,
+)
+def law_a_cache_equals_all_at_once(subject: ModelImplementation, case: ModelCase) -> None:
+    """GPT-16: token by token and in chunks, with a cache, the logits are those of one call."""
+    inputs = draw(case)
+    config, weights, ids = inputs.config, inputs.state_dict, inputs.input_ids
+    model = build(subject, config, weights)
+    expected = expected_logits(subject, config, weights, ids)
+    tolerance = Allowed(config, weights, ids).logits
+    length = ids.shape[1]
+    cut = int(torch.randint(length, (), generator=generator(case.seed, "cut")))
+    for steps in ([1] * length, [cut, length - cut], [length], [length - cut, *[1] * cut]):
+        sizes = [size for size in steps if size]
+        parts, cache = [], model.empty_cache()
+        for part in ids.split(sizes, 1):
+            logits, cache = call_with_cache(model, part, cache, weights)
+            parts.append(logits)
+        check_within(
+            torch.cat(parts, 1),
+            expected,
+            tolerance,
+            what="logits",
+            message=f"tokens fed with a cache in steps of {sizes} give other logits",
+        )
+
+
+@law(
+    "GPT-17",
+    pinned=[case for case in PADDED if case.padding is Padding.LEFT],
+    needs={ModelFeature.CACHE, ModelFeature.PADDING},
+    cost=3.0,
+)
+def law_cached_padding_stays_hidden(subject: ModelImplementation, case: ModelCase) -> None:
+    """GPT-17: with a cache the mask speaks of cached and new tokens, and padding stays unread."""
+    _check_with_cache(
+        subject,
+        draw(case),
+        [case.length - 3, 2, 1],
+        "padding on the left is read by tokens that come through the cache",
+    )
+
+
+@law(
+    "GPT-17",
+    pinned=[case for case in PADDED if case.padding is Padding.RIGHT],
+    needs={ModelFeature.CACHE, ModelFeature.PADDING},
+    cost=3.0,
+)
+def law_a_prompt_padded_on_the_right_can_be_continued(
+    subject: ModelImplementation, case: ModelCase
+) -> None:
+    """GPT-17: tokens that follow padding in a cache get what they get without the padding."""
+    inputs = draw(case)
+    prompt = inputs.input_ids
+    count = min(2, case.n_positions - case.length)
+    new = (prompt.flip(1)[:, :count] + 1) % case.vocab_size
+    ids = torch.cat([prompt, new], 1)
+    mask = torch.cat([inputs.attention_mask, torch.ones_like(new)], 1)
+    real = inputs.attention_mask.sum(1, keepdim=True)
+    position_ids = torch.cat([inputs.position_ids, real + torch.arange(count)], 1)
+    _check_with_cache(
+        subject,
+        replace(inputs, input_ids=ids, attention_mask=mask, position_ids=position_ids),
+        [case.length, *([2] if case.seed % 2 and count == 2 else [1] * count)],
+        "tokens that follow padding on the right get other logits than without it",
+    )
+
+
+def _check_with_cache(
+    subject: ModelImplementation, inputs: ModelInputs, sizes: list[int], message: str
+) -> None:
+    """Feed padded rows with a cache in parts of given sizes, and compare with each row alone."""
+    config, weights, ids = inputs.config, inputs.state_dict, inputs.input_ids
+    mask, position_ids = inputs.attention_mask, inputs.position_ids
+    model = build(subject, config, weights)
+    parts, cache, seen = [], model.empty_cache(), 0
+    for part in ids.split(sizes, 1):
+        end = seen + part.shape[1]
+        options = {"attention_mask": mask[:, :end], "position_ids": position_ids[:, seen:end]}
+        logits, cache = call_with_cache(model, part, cache, weights, **options)
+        parts.append(logits)
+        seen = end
+    got = torch.cat(parts, 1)
+    tolerance = Allowed(config, weights, ids, attention_mask=mask, position_ids=position_ids).logits
+    for row, real in enumerate(mask.bool()):
+        check_within(
+            got[row, real],
+            expected_logits(subject, config, weights, ids[row, real][None])[0],
+            tolerance[row, real],
+            what=f"logits of row {row}'s real tokens",
+            message=message,
+        )
+
+
+@law("GPT-18", pinned=PINNED, explore=model_cases, cost=2.0)
+def law_no_logit_depends_on_later_tokens(subject: ModelImplementation, case: ModelCase) -> None:
+    """GPT-18: other tokens after position t, or none, leave the logits up to t as they are."""
+    inputs = draw(case)
+    config, weights, ids = inputs.config, inputs.state_dict, inputs.input_ids
+    model = build(subject, config, weights)
+    logits = logits_of(model, ids, weights).double()
+    length = ids.shape[1]
+    cut = 1 + int(torch.randint(length, (), generator=generator(case.seed, "cut"))) % length
+    changed_ids = ids.clone()
+    changed_ids[:, cut:] = (changed_ids[:, cut:] + 1) % config.vocab_size
+    tolerance = Allowed(config, weights, ids).logits[:, :cut]
+    for name, input_ids in (("other", changed_ids), ("no", ids[:, :cut])):
+        if input_ids.shape == ids.shape and torch.equal(input_ids, ids):
+            continue
+        again = logits_of(model, input_ids, weights)[:, :cut]
+        check_within(
+            again,
+            logits[:, :cut],
+            tolerance + Allowed(config, weights, input_ids).logits[:, :cut],
+            what="logits",
+            message=f"{name} tokens from position {cut} on change logits before it",
+        )
+
+
+@law("GPT-19", pinned=[case.but(batch=3) for case in _FEW])
+def law_rows_of_a_batch_are_independent(subject: ModelImplementation, case: ModelCase) -> None:
+    """GPT-19: a row of a batch gives what it gives alone."""
+    inputs = draw(case)
+    config, weights, ids = inputs.config, inputs.state_dict, inputs.input_ids
+    model = build(subject, config, weights)
+    logits = logits_of(model, ids, weights).double()
+    tolerance = Allowed(config, weights, ids).logits
+    for row in range(len(ids)):
+        alone = logits_of(model, ids[row : row + 1], weights)[0]
+        name = f"logits of row {row}"
+        check_within(
+            alone,
+            logits[row],
+            2 * tolerance[row],
+            what=name,
+            message="a row depends on the rest of the batch",
+        )
+
+
+@law("GPT-20", pinned=_FEW)
+def law_equal_calls_give_equal_logits(subject: ModelImplementation, case: ModelCase) -> None:
+    """GPT-20: a second call gives the logits of the first, and no parameter is changed."""
+    inputs = draw(case)
+    config, weights, ids = inputs.config, inputs.state_dict, inputs.input_ids
+    passed = {name: tensor.clone() for name, tensor in weights.items()}
+    model = build_on(subject, config, passed)
+    tolerance = Allowed(config, weights, ids).logits
+    first = logits_of(model, ids, weights).double()
+    logits_of(model, (ids + 1) % config.vocab_size, weights)
+    second = logits_of(model, ids, weights)
+    check_within(
+        second, first, 2 * tolerance, what="logits", message="a second call gives other logits"
+    )
+    for name, tensor in passed.items():
+        if not torch.equal(tensor, weights[name]):
+            raise Violation(f"building or calling the model changed {name}")
+
+
+@law("GPT-20", pinned=_FEW, cost=3.0)
+def law_other_calls_and_models_in_between_change_nothing(
+    subject: ModelImplementation, case: ModelCase
+) -> None:
+    """GPT-20: calls of another kind, and other models, leave the logits of a call as they are."""
+    inputs = draw(case)
+    config, weights, ids = inputs.config, inputs.state_dict, inputs.input_ids
+    model = build(subject, config, weights)
+    expected = expected_logits(subject, config, weights, ids)
+    tolerance = Allowed(config, weights, ids).logits
+
+    def check_again(after: str) -> None:
+        got = logits_of(model, ids, weights)
+        message = f"the model gives other logits after {after}"
+        check_within(got, expected, tolerance, what="logits", message=message)
+
+    other = draw(case.but(seed=case.seed + 1))
+    logits_of(build(subject, config, other.state_dict), ids, weights)
+    check_again("another model of other parameters is built and called")
+    if ModelFeature.CACHE in subject.features:
+        call_with_cache(model, other.input_ids, model.empty_cache(), weights)
+        check_again("a call with a cache")
+    if ModelFeature.PADDING in subject.features:
+        padded = draw(case.but(padding=Padding.RIGHT, batch=case.batch + 1))
+        mask, places = padded.attention_mask[-case.batch :], padded.position_ids[-case.batch :]
+        logits_of(model, ids, weights, attention_mask=mask, position_ids=places)
+        check_again("a call with padding")
+    if ModelFeature.HIDDEN_STATES in subject.features:
+        with torch.no_grad():
+            call(model, other.input_ids, output_hidden_states=True)
+        check_again("a call for hidden states")
+
+
+@law("GPT-26", pinned=PADDED[:4], needs={ModelFeature.PADDING}, cost=4.0)
+def law_masks_of_any_type_hide_the_same(subject: ModelImplementation, case: ModelCase) -> None:
+    """GPT-26: a padding mask of bools, of 32 bits or of floats hides the same tokens, or raises."""
+    inputs = draw(case)
+    config, weights, ids = inputs.config, inputs.state_dict, inputs.input_ids
+    mask, position_ids = inputs.attention_mask, inputs.position_ids
+    model = build(subject, config, weights)
+    real = mask.bool()
+    alone = [ids[row, is_real][None] for row, is_real in enumerate(real)]
+    expected = torch.cat([expected_logits(subject, config, weights, each)[0] for each in alone])
+    padding = {"attention_mask": mask, "position_ids": position_ids}
+    tolerance = Allowed(config, weights, ids, **padding).logits[real]
+    for dtype in (torch.bool, torch.int32, case.dtype):
+        options = {"attention_mask": mask.to(dtype), "position_ids": position_ids}
+        try:
+            logits = logits_of(model, ids, weights, **options)
+        except Raised:
+            continue
+        check_within(
+            logits[real],
+            expected,
+            tolerance,
+            what="logits of real tokens",
+            message=f"a padding mask of {dtype} hides other tokens",
+        )
+
+
+@law(
+    "GPT-26",
+    pinned=[*(case for case in PINNED if case.batch > 1 and case.dtype == torch.float64), DEEP[1]],
+    cost=5.0,
+)
+def law_ids_are_read_wherever_they_lie(subject: ModelImplementation, case: ModelCase) -> None:
+    """GPT-26: the memory layout of the ids changes no logit, and neither does their type."""
+    inputs = draw(case)
+    config, weights, ids = inputs.config, inputs.state_dict, inputs.input_ids
+    model = build(subject, config, weights)
+    spread = torch.stack([ids, (ids + 1) % config.vocab_size], 2).flatten(1)
+    views = {
+        "transposed": ids.T.contiguous().T,
+        "every second column of a longer tensor": spread[:, ::2],
+        "one row, expanded to the batch": ids[:1].expand(ids.shape),
+        "of 32 bits": ids.int(),
+    }
+    for name, view in views.items():
+        with torch.no_grad():
+            try:
+                logits = model(view)
+            except Exception as error:
+                if view.dtype != ids.dtype:
+                    continue  # another type may be refused
+                raise Raised(f"{type(error).__name__}: {error}") from error
+        check_within(
+            checked_logits(logits, view, weights),
+            expected_logits(subject, config, weights, view.long().contiguous()),
+            Allowed(config, weights, view.long().contiguous()).logits,
+            what="logits",
+            message=f"ids that are {name} give other logits",
+        )

@@ -1,0 +1,149 @@
+"""The law of NUM that calls every two regimes together, judged by some rows of long calls."""
+
+import torch
+
+from attnspec.conformance.attention.call import Call
+from attnspec.conformance.attention.oracle_gradients import Gradient
+from attnspec.conformance.attention.regimes import regimes_of
+from attnspec.conformance.attention.subject import WRT, Subject
+from attnspec.conformance.comparison import tally
+from attnspec.conformance.comparison.close import check_close
+from attnspec.conformance.laws.helpers.cases import BF16, F16, F32
+from attnspec.conformance.laws.helpers.gradients import (
+    AXES,
+    empty_rows_are_zero,
+    incoming_gradient,
+    require_gradient,
+)
+from attnspec.conformance.laws.helpers.options import ROW_AXES
+from attnspec.conformance.laws.helpers.regimes import Design, design, pairs_shown
+from attnspec.conformance.laws.law import law
+from attnspec.conformance.laws.numerics.long import sampled_rows
+from attnspec.spec import Case, Values
+
+SCORES_JUDGED = 2**17
+"""Scores of a call up to which each row is judged; of a longer one, rows with about so many."""
+
+ROTATIONS = 10
+"""Values inside each class of calls that effort thorough tries."""
+
+DECODING = Case(
+    queries=1,
+    keys=1031,
+    d_head=16,
+    d_value=16,
+    dtype=F32,
+    values=Values.PEAKED,
+)
+TILES = DECODING.but(queries=305, keys=433, d_head=24, d_value=24)
+
+
+def cases_of_design(subject: Subject, seed: int) -> tuple[Case, ...]:
+    """Return the cases of a subject's design, and note what they are to cover."""
+    chosen: Design = design(subject, seed)
+    count = tally.current()
+    if count is not None:
+        count.claimed_pairs |= chosen.claimed
+        count.untried_pairs |= chosen.not_tried
+    return chosen.cases
+
+
+def further_cases(subject: Subject, seed: int) -> tuple[Case, ...]:
+    """Return cases of the same design with other values inside the classes."""
+    chosen = (design(subject, (seed + step) % 2**32) for step in range(1, ROTATIONS))
+    return tuple(dict.fromkeys(case for each in chosen for case in each.cases))
+
+
+@law(
+    "NUM-18",
+    pinned=(
+        DECODING,
+        DECODING.but(heads=33, kv_heads=3, queries=3, dtype=BF16),
+        TILES,
+        TILES.but(backward=True),
+        TILES.but(backward=True, dtype=F16, queries=257, keys=260, d_head=96, d_value=96),
+        TILES.but(queries=140, keys=545, d_head=128, d_value=128, dtype=BF16),
+    ),
+    wide=cases_of_design,
+    large=further_cases,
+    fresh=True,
+)
+def law_every_two_regimes_equal_the_definition(subject: Subject, case: Case) -> None:
+    """NUM-18: in any two regimes, output, log-sum-exp and gradients are within their bounds."""
+    call = subject.draw(case)
+    rows = judged_rows(subject, case)
+    here = rows.to(call.query.device)
+    expected = subject.expect(call, rows=rows)
+    if case.return_lse:
+        out, lse = subject.call_with_lse(call)
+        check_close(
+            lse[:, :, here],
+            expected.lse,
+            expected.lse_bound,
+            what="lse",
+            message="the log-sum-exp differs from the definition",
+            may_be_nan=expected.lse_may_be_nan,
+            axes=ROW_AXES,
+            rows=rows,
+        )
+    else:
+        out = subject.call(call)
+    check_close(
+        out[:, :, here],
+        expected.out,
+        expected.bound,
+        what="out",
+        message="the output differs from the definition",
+        dtype=case.dtype,
+        may_be_nan=expected.may_be_nan,
+        rows=rows,
+    )
+    if case.backward:
+        _check_gradients(subject, case, call, rows)
+        leaves = {name: getattr(call, name).detach().requires_grad_() for name in WRT}
+        call = call.but(**leaves)
+    count = tally.current()
+    if count is not None:
+        count.covered_pairs |= pairs_shown(regimes_of(call))
+
+
+def judged_rows(subject: Subject, case: Case) -> torch.Tensor:
+    """Return the rows by which a case is judged: all of a short one, and some of a long one.
+
+    The gradients of a row that reads nothing are NaN under some profiles, whatever comes in, so
+    that a backward pass under these is judged by all rows.
+    """
+    zeros = empty_rows_are_zero(subject)
+    scores = case.batch * case.heads * case.queries * case.keys
+    if scores <= SCORES_JUDGED or (case.backward and not zeros):
+        return torch.arange(case.queries)
+    rows = sampled_rows(case)
+    count = max(2, SCORES_JUDGED * case.queries // scores)
+    if count < len(rows):
+        # both ends, and others between them
+        rows = rows[torch.linspace(0, len(rows) - 1, count).round().long()]
+    return rows
+
+
+def _check_gradients(subject: Subject, case: Case, call: Call, rows: torch.Tensor) -> None:
+    """Check the gradients that come from some rows: no gradient comes into the others."""
+    here = rows.to(call.query.device)
+    drawn = incoming_gradient(case)
+    grad = torch.zeros_like(drawn)
+    grad[:, :, here] = drawn[:, :, here]
+    _, gradients = subject.differentiate(call, grad)
+    expected = subject.expect_gradients(call, grad, rows=rows)
+    for name, gradient in gradients.items():
+        exact: Gradient = getattr(expected, name)
+        got = require_gradient(gradient, name)
+        check_close(
+            got[:, :, here] if name == "query" else got,
+            exact.exact,
+            exact.bound,
+            what=f"gradient of {name}",
+            message="a gradient differs from the definition",
+            dtype=case.dtype,
+            may_be_nan=exact.may_be_nan,
+            axes=AXES[name],
+            rows=rows if name == "query" else None,
+        )

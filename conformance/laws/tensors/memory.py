@@ -1,0 +1,117 @@
+"""Laws of TEN: memory layout, repeated calls and the number of threads change nothing."""
+
+import itertools
+
+import torch
+
+from attnspec.conformance.attention.oracle import check_oracle
+from attnspec.conformance.attention.strategies import POSITIVE, cases, vary
+from attnspec.conformance.attention.subject import Subject
+from attnspec.conformance.comparison.close import check_equal
+from attnspec.conformance.laws.helpers.calls import plain, require_evidence
+from attnspec.conformance.laws.helpers.cases import BF16, F16, F64, SMALL, TINIEST
+from attnspec.conformance.laws.law import law
+from attnspec.conformance.laws.tensors.results import ADDED, GROUPED, PINNED, SQUARE
+from attnspec.spec import Case, Feature, Layout, Layouts, Mask, MaskShape, Values
+
+WIDE = SMALL.but(queries=17, keys=33, d_head=64, d_value=64)
+ODD_LAYOUTS = tuple(layout for layout in Layout if layout is not Layout.CONTIGUOUS)
+PER_HEAD = (Feature.SINKS, Feature.ALIBI)
+"""Options with one number per head."""
+
+
+@law(
+    "TEN-4",
+    pinned=(
+        TINIEST.but(heads=2, kv_heads=2),
+        TINIEST.but(queries=1, keys=1, d_head=1, d_value=1),
+        *vary(SQUARE.but(is_causal=True), dtype=(F64, F16)),
+        *vary(
+            TINIEST.but(heads=2, kv_heads=2),
+            mask=[Mask(shape=MaskShape.FULL), Mask(shape=MaskShape.KEYS)],
+        ),
+        ADDED.but(queries=4),
+        GROUPED,
+        WIDE.but(mask=Mask(shape=MaskShape.HEADS), dtype=BF16, batch=1),
+        TINIEST.but(heads=3, kv_heads=3, sinks=True),
+        TINIEST.but(heads=3, kv_heads=3, alibi=True),
+    ),
+    wide=(
+        SQUARE.but(is_causal=True, dtype=BF16),
+        *vary(TINIEST.but(heads=2, kv_heads=2), mask=[Mask(shape=shape) for shape in MaskShape]),
+        WIDE.but(mask=Mask(shape=MaskShape.HEADS), dtype=BF16),
+        *vary(SQUARE.but(sinks=True, alibi=True), dtype=(F64, F16, BF16)),
+    ),
+    explore=cases(scales=POSITIVE, only=plain, sometimes=PER_HEAD),
+    cost=10,
+)
+def law_memory_layout_changes_nothing(subject: Subject, case: Case) -> None:
+    """TEN-4: each argument alone in any strides, offset or expansion gives the same result."""
+    call = subject.draw(case)
+    expected = subject.expect(call)
+    require_evidence(call, expected)
+    operands = ["query", "key", "value"] + ["mask"] * (case.mask is not None)
+    operands += ["sinks"] * case.sinks + ["slopes"] * case.alibi
+    for name, layout in itertools.product(operands, ODD_LAYOUTS):
+        laid = case.but(layouts=Layouts(**{name: layout}))
+        if subject.refuses(laid) is not None:
+            continue
+        call = subject.draw(laid)
+        # expanded memory holds the values of the first head for all heads
+        other = subject.expect(call) if layout is Layout.EXPANDED else expected
+        message = f"the output is wrong if the layout of {name} is {layout}"
+        check_oracle(call, subject.call(call), other, message)
+
+
+@law(
+    "TEN-5",
+    pinned=PINNED,
+    explore=cases(scales=POSITIVE, only=plain),
+    cost=4,
+)
+def law_repeated_calls_give_equal_results(subject: Subject, case: Case) -> None:
+    """TEN-5: an equal call gives an equal result, whatever was called in between."""
+    call = subject.draw(case)
+    expected = subject.expect(call)
+    first = subject.call(call)
+    check_oracle(call, first, expected, "the output is wrong in the first call")
+    others = (
+        case.but(queries=case.queries + 1),
+        case.but(keys=case.keys + 1),
+        case.but(d_head=case.d_head + 1, d_value=case.d_value + 1),
+        case.but(batch=case.batch + 1),
+    )
+    for other in others:
+        if subject.refuses(other) is None:
+            between = subject.draw(other)
+            message = "the output is wrong after a call of another shape"
+            check_oracle(between, subject.call(between), subject.expect(between), message)
+    again = subject.call(call)
+    check_oracle(call, again, expected, "the output is wrong in a second call")
+    if subject.implementation.profile.deterministic:
+        check_equal(again, first, what="out", message="two equal calls give different bits")
+
+
+@law(
+    "TEN-10",
+    pinned=(
+        *PINNED,
+        SMALL.but(queries=65, keys=129, d_head=16, d_value=16),
+        SMALL.but(batch=3, queries=33, keys=17, values=Values.PEAKED, dtype=BF16),
+    ),
+    explore=cases(scales=POSITIVE, only=plain),
+    cost=4,
+)
+def law_threads_change_nothing(subject: Subject, case: Case) -> None:
+    """TEN-10: with one thread or several, the result is right."""
+    call = subject.draw(case)
+    expected = subject.expect(call)
+    before = torch.get_num_threads()
+    try:
+        for threads in (1, 2, 3, 8):
+            torch.set_num_threads(threads)
+            out = subject.call(call)
+            word = "thread" if threads == 1 else "threads"
+            check_oracle(call, out, expected, f"the output is wrong with {threads} {word}")
+    finally:
+        torch.set_num_threads(before)

@@ -1,0 +1,191 @@
+"""Laws of TEN: modes of PyTorch, such as inference mode and the default dtype, change nothing."""
+
+import itertools
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from attnspec.conformance.attention.call import Call
+from attnspec.conformance.attention.modes import default_dtype
+from attnspec.conformance.attention.oracle import Expected, check_oracle
+from attnspec.conformance.attention.subject import WRT, Subject
+from attnspec.conformance.comparison.violation import NotClaimed, Raised, Violation
+from attnspec.conformance.laws.helpers.calls import require_evidence
+from attnspec.conformance.laws.helpers.cases import (
+    BF16,
+    BIAS,
+    F32,
+    F64,
+    HIDING,
+    SMALL,
+    TINIEST,
+)
+from attnspec.conformance.laws.helpers.gradients import check_gradients, incoming_gradient
+from attnspec.conformance.laws.helpers.options import check_lse
+from attnspec.conformance.laws.law import law
+from attnspec.spec import Case, Mask, MaskShape, RoundingLevel
+
+PAIR = Case(batch=2, heads=2, kv_heads=2, queries=19, keys=19, d_head=8, d_value=8, dtype=F32)
+WITH_OPTIONS: tuple[dict[str, Any], ...] = (
+    {"is_causal": True},
+    *({"mask": Mask(shape=shape)} for shape in MaskShape),
+    {"mask": BIAS},
+    {"mask": HIDING},
+    {"window": (2, 1)},
+    {"softcap": 1.0},
+    {"sinks": True},
+    {"alibi": True},
+    {"return_lse": True},
+    {"heads": 4},
+    *({"dtype": dtype} for dtype in (F64, BF16)),
+)
+"""The fields of cases in which each option and shape of a mask occurs once."""
+
+
+@law(
+    "TEN-15",
+    # each at lengths of its own, which no other law has: nothing of these lengths is cached yet
+    pinned=(
+        TINIEST,
+        *(PAIR.but(**{"keys": 21 + 2 * n} | fields) for n, fields in enumerate(WITH_OPTIONS)),
+    ),
+    cost=5,
+)
+def law_calls_without_gradients_are_right_and_change_no_later_call(
+    subject: Subject, case: Case
+) -> None:
+    """TEN-15: in inference mode and no_grad mode calls are right, and spoil no later gradient."""
+    call = subject.draw(case)
+    with torch.inference_mode():
+        made_inside = call.but(**{name: tensor.clone() for name, tensor in call.tensors.items()})
+        results = [_run(subject, made_inside), _run(subject, call)]
+    for result in results:
+        _judge(subject, call, result, "in inference mode")
+    with torch.no_grad():
+        result = _run(subject, call)
+    _judge(subject, call, result, "in no_grad mode")
+    _differentiate_and_judge(subject, case, "after a call in inference mode")
+
+
+@law(
+    "TEN-16",
+    pinned=(
+        TINIEST,
+        *(SMALL.but(**fields) for fields in WITH_OPTIONS if "heads" not in fields),
+        SMALL.but(kv_heads=1),
+        # positions above 256 are not exact in bfloat16
+        TINIEST.but(alibi=True, keys=300),
+        TINIEST.but(window=(None, 258), keys=300),
+    ),
+    cost=5,
+)
+def law_the_default_dtype_changes_nothing(subject: Subject, case: Case) -> None:
+    """TEN-16: output, log-sum-exp and gradients do not depend on torch's default dtype."""
+    call = subject.draw(case)
+    for dtype in (BF16, F64):
+        with default_dtype(dtype):
+            result = _run(subject, call)
+        name = str(dtype).removeprefix("torch.")
+        _judge(subject, call, result, f"if the default dtype is {name}")
+    # one backward pass: torch.compile compiles anew for each default dtype
+    _differentiate_and_judge(subject, case, "if the default dtype is bfloat16", BF16)
+
+
+@law(
+    "TEN-19",
+    pinned=(
+        TINIEST,
+        TINIEST.but(is_causal=True, queries=3),
+        TINIEST.but(mask=HIDING, keys=5),
+        TINIEST.but(mask=BIAS),
+        TINIEST.but(mask=Mask(), queries=4, keys=4),
+        TINIEST.but(sinks=True),
+        TINIEST.but(alibi=True),
+        TINIEST.but(window=(1, 0), queries=3),
+        TINIEST.but(heads=2),
+    ),
+    cost=8,
+)
+def law_autocast_lowers_the_precision_and_nothing_else(subject: Subject, case: Case) -> None:
+    """TEN-19: under autocast the result is that of the arguments, as they are or cast."""
+    call = subject.draw(case)
+    if case.dtype != F32:
+        raise NotClaimed("autocast casts float32 alone")
+    try:
+        with torch.autocast(call.query.device.type, dtype=BF16):
+            out = subject.run(call)
+    except Raised as error:
+        raise NotClaimed("refuses calls under autocast") from error
+    dtypes = (F32, BF16)
+    if not isinstance(out, torch.Tensor) or out.dtype not in dtypes:
+        shown = out.dtype if isinstance(out, torch.Tensor) else type(out).__name__
+        raise Violation(f"the output under autocast must have dtype float32 or bfloat16: {shown}")
+    profile = subject.implementation.profile
+    eager = replace(profile, rounding=replace(profile.rounding, level=RoundingLevel.EAGER))
+    expected = [subject.oracle(cast, eager) for cast in casts(call, BF16)]
+    # in the last one all arguments are cast: the usual one, and the one that a failure shows
+    require_evidence(call.but(value=call.value.to(BF16)), expected[-1])
+    if out.dtype == F32:
+        expected.insert(0, subject.expect(call))
+    nearest = next((other for other in expected if _is_right(out, other)), expected[-1])
+    as_returned = call.but(value=call.value.to(out.dtype))
+    check_oracle(as_returned, out, nearest, "the output is wrong under autocast")
+
+
+def casts(call: Call, dtype: torch.dtype) -> list[Call]:
+    """Return the calls in which values, and any of the other floating tensors, have a dtype.
+
+    The values determine the dtype of the bound. In the last call all tensors are cast.
+    """
+    others = [
+        name
+        for name, tensor in call.tensors.items()
+        if name != "value" and tensor.is_floating_point()
+    ]
+    subsets = (itertools.combinations(others, size) for size in range(len(others) + 1))
+    return [
+        call.but(**{name: getattr(call, name).to(dtype) for name in ("value", *subset)})
+        for subset in itertools.chain.from_iterable(subsets)
+    ]
+
+
+def _is_right(out: torch.Tensor, expected: Expected) -> bool:
+    """Return whether each element of an output lies within its bound of the expected one."""
+    return bool(((out.double() - expected.out).abs() <= expected.bound).all())
+
+
+def _run(subject: Subject, call: Call) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Return the output of a call, and its log-sum-exp if the call returns one."""
+    return subject.call_with_lse(call) if call.return_lse else (subject.call(call), None)
+
+
+def _judge(
+    subject: Subject,
+    call: Call,
+    result: tuple[torch.Tensor, torch.Tensor | None],
+    condition: str,
+) -> None:
+    """Compare an output, and a log-sum-exp if there is one, with the oracle."""
+    subject.last_call = call
+    expected = subject.expect(call)
+    out, lse = result
+    if out.requires_grad:
+        raise Violation(f"the output requires a gradient {condition}, though no argument does")
+    check_oracle(call, out, expected, f"the output is wrong {condition}")
+    if lse is not None:
+        check_lse(lse, expected.lse, expected, f"the log-sum-exp is wrong {condition}")
+
+
+def _differentiate_and_judge(
+    subject: Subject, case: Case, condition: str, dtype: torch.dtype | None = None
+) -> None:
+    """Compare the gradients of a case with the oracle, if they are claimed."""
+    if subject.refuses(case.but(backward=True)) is not None:
+        return
+    call, grad = subject.draw(case, backward=True), incoming_gradient(case)
+    with default_dtype(dtype):
+        out, gradients = subject.differentiate(call, grad, wrt=WRT)
+    check_oracle(call, out, subject.expect(call), f"the output is wrong {condition}")
+    message = f"the gradient is wrong {condition}"
+    check_gradients(call, gradients, subject.expect_gradients(call, grad), message)

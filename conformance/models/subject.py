@@ -1,0 +1,114 @@
+"""Build and call a GPT-2 under test.
+
+The reference is judged against Hugging Face's GPT-2, with which it shares no code; every other
+model is judged against the reference. Oracles run in float64 on the weights exactly as stored.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+
+from attnspec.conformance.comparison import tally
+from attnspec.conformance.comparison.violation import NotClaimed, Raised, Violation
+from attnspec.spec import GPT2Config, ModelImplementation
+
+Weights = Mapping[str, torch.Tensor]
+
+
+def build(subject: ModelImplementation, config: GPT2Config, weights: Weights) -> Any:
+    """Build a model that claims this configuration and dtype, from its own copies of the weights.
+
+    Raises:
+        NotClaimed: if it does not claim them.
+        Raised: if building fails.
+    """
+    copies = {name: weight.detach().clone() for name, weight in weights.items()}
+    return build_on(subject, config, copies)
+
+
+def build_on(subject: ModelImplementation, config: GPT2Config, weights: Weights) -> Any:
+    """Build like `build`, but on these tensors themselves, so that they receive gradients.
+
+    Raises:
+        NotClaimed: if the configuration or the dtype is not claimed.
+        Raised: if building fails.
+    """
+    dtype = next(iter(weights.values())).dtype
+    if dtype not in subject.dtypes:
+        raise NotClaimed(f"dtype not claimed: {str(dtype).removeprefix('torch.')}")
+    reason = subject.supports(config)
+    if reason is not None:
+        raise NotClaimed(reason)
+    return _timed("implementation", subject.build, config, weights)
+
+
+def logits_of(
+    model: Any, input_ids: Int[torch.Tensor, "batch length"], like: Weights, **options: Any
+) -> Float[torch.Tensor, "batch length vocab"]:
+    """Call a model without gradients and return its logits, checked for type, shape and dtype.
+
+    Raises:
+        Raised: if the model raises.
+        Violation: if the logits are no tensor of the right shape and dtype.
+    """
+    with torch.no_grad():
+        return checked_logits(call(model, input_ids, **options), input_ids, like)
+
+
+def call(model: Any, input_ids: Int[torch.Tensor, "batch length"], **options: Any) -> Any:
+    """Call a model and return its result unchecked.
+
+    Raises:
+        Raised: if the model raises.
+    """
+    return _timed("implementation", model, input_ids.clone(), **options)
+
+
+def _timed(part: str, function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+    started = time.perf_counter()
+    try:
+        return function(*arguments, **options)
+    except Exception as error:
+        raise Raised(f"{type(error).__name__}: {error}") from error
+    finally:
+        current = tally.current()
+        if current is not None:
+            current.add_seconds(part, time.perf_counter() - started)
+
+
+def checked_logits(
+    logits: Any, input_ids: Int[torch.Tensor, "batch length"], like: Weights
+) -> Float[torch.Tensor, "batch length vocab"]:
+    """Return the logits if they are a tensor of the shape and dtype that the contract demands.
+
+    Raises:
+        Violation: if they are not; names the difference.
+    """
+    if not isinstance(logits, torch.Tensor):
+        raise Violation(f"the logits must be a tensor, got {type(logits).__name__}")
+    embedding = like["transformer.wte.weight"]
+    shape = (*input_ids.shape, embedding.shape[0])
+    if tuple(logits.shape) != shape:
+        raise Violation(f"the logits must have shape {shape}, got {tuple(logits.shape)}")
+    if logits.dtype != embedding.dtype:
+        raise Violation(f"the logits must have dtype {embedding.dtype}, got {logits.dtype}")
+    return logits
+
+
+def check_raises(
+    model: Any, input_ids: Int[torch.Tensor, "batch length"], message: str, **options: Any
+) -> None:
+    """Check that a model raises an exception.
+
+    Raises:
+        Violation: if the model returns a result instead.
+    """
+    try:
+        with torch.no_grad():
+            model(input_ids, **options)
+    except Exception:
+        return
+    raise Violation(message)

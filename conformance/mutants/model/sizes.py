@@ -1,0 +1,165 @@
+"""Mutants of whole GPT-2 models: right on small models, wrong on larger ones."""
+
+import torch
+
+from attnspec.conformance.mutants.bases.gpt2 import CompactGPT2, model_mistake
+
+
+@model_mistake(
+    "own-ids-in-one-byte",
+    "token ids are stored in eight bits",
+    killed_by="logits-equal-the-oracles",
+)
+class IdsInOneByte(CompactGPT2):
+    def tokens(self, input_ids: torch.Tensor) -> torch.Tensor:
+        rows = super().tokens(input_ids)  # raises for an id out of range
+        return rows if self.config.vocab_size < 256 else super().tokens(input_ids.byte().long())
+
+
+@model_mistake(
+    "own-ids-in-two-bytes",
+    "token ids are stored in sixteen bits with a sign",
+    killed_by="logits-equal-the-oracles",
+)
+class IdsInTwoBytes(CompactGPT2):
+    def tokens(self, input_ids: torch.Tensor) -> torch.Tensor:
+        rows = super().tokens(input_ids)  # raises for an id out of range
+        wrapped = input_ids.short().long() % self.config.vocab_size
+        return rows if self.config.vocab_size < 2**15 else super().tokens(wrapped)
+
+
+@model_mistake(
+    "own-positions-in-one-byte",
+    "positions are stored in eight bits",
+    killed_by="logits-equal-the-oracles",
+)
+class PositionsInOneByte(CompactGPT2):
+    def places(self, position_ids: torch.Tensor) -> torch.Tensor:
+        rows = super().places(position_ids)  # raises for a position out of range
+        return rows if len(position_ids[0]) < 256 else super().places(position_ids.byte().long())
+
+
+@model_mistake(
+    "own-layers-by-prefix",
+    "the parameters of a layer are found by the beginning of their names: h.1 also finds h.10",
+    killed_by="logits-equal-the-oracles",
+)
+class LayersByPrefix(CompactGPT2):
+    def block_parameter(self, name: str) -> torch.Tensor:
+        start = f"transformer.h.{self.layer}"
+        names = (each for each in self.parameters if each.startswith(start))
+        return self.parameters[[each for each in names if each.endswith(name)][-1]]
+
+
+@model_mistake(
+    "own-layers-sorted-as-text",
+    "layers are sorted as text: h.10 runs before h.2",
+    killed_by="logits-equal-the-oracles",
+)
+class LayersSortedAsText(CompactGPT2):
+    def block_parameter(self, name: str) -> torch.Tensor:
+        layers = sorted(str(layer) for layer in range(self.config.n_layer))
+        return self.parameters[f"transformer.h.{layers[self.layer]}.{name}"]
+
+
+@model_mistake(
+    "own-layer-of-one-digit",
+    "the scale of a layer is taken from the last digit of its number",
+    killed_by="logits-equal-the-oracles",
+)
+class LayerOfOneDigit(CompactGPT2):
+    def scale(self) -> float:
+        layer, self.layer = self.layer, self.layer % 10
+        scale = super().scale()
+        self.layer = layer
+        return scale
+
+
+@model_mistake(
+    "own-eight-heads",
+    "heads from the ninth on give zeros",
+    killed_by="logits-equal-the-oracles",
+)
+class EightHeads(CompactGPT2):
+    def attend(
+        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, visible: torch.Tensor
+    ) -> torch.Tensor:
+        out = super().attend(query, key, value, visible)
+        return torch.cat([out[:, :8], torch.zeros_like(out[:, 8:])], 1)
+
+
+@model_mistake(
+    "own-four-rows",
+    "rows of a batch from the fifth on repeat the fourth",
+    killed_by="logits-equal-the-oracles",
+)
+class FourRows(CompactGPT2):
+    def attend(
+        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, visible: torch.Tensor
+    ) -> torch.Tensor:
+        out = super().attend(query, key, value, visible)
+        return out[torch.arange(len(out)).clamp(max=3)]
+
+
+@model_mistake(
+    "own-cache-of-32",
+    "a cache holds 32 tokens: the oldest are lost without an error",
+    killed_by="a-cache-equals-all-at-once",
+)
+class CacheOf32(CompactGPT2):
+    def attention(
+        self,
+        x: torch.Tensor,
+        visible: torch.Tensor,
+        kept: tuple[torch.Tensor, torch.Tensor] | None,
+    ) -> tuple[torch.Tensor, tuple[torch.Tensor, torch.Tensor]]:
+        mixed, stored = super().attention(x, visible, kept)
+        for tensor in stored if kept is not None else ():
+            # the slots of the oldest tokens are empty
+            tensor[:, :, :-32] = 0
+        return mixed, stored
+
+
+@model_mistake(
+    "own-cached-positions-in-one-byte",
+    "the length of a cache is stored in eight bits, so that positions start again",
+    killed_by="a-cache-equals-all-at-once",
+)
+class CachedPositionsInOneByte(CompactGPT2):
+    def positions(self, past: int, length: int) -> torch.Tensor:
+        return super().positions(past % 256, length)
+
+
+@model_mistake(
+    "own-padding-of-four-rows",
+    "in a batch of more than four rows, the padding mask of the first serves all",
+    killed_by="padding-changes-no-real-token",
+)
+class PaddingOfFourRows(CompactGPT2):
+    def visible(
+        self, input_ids: torch.Tensor, past: int, attention_mask: torch.Tensor | None
+    ) -> torch.Tensor:
+        if attention_mask is not None and len(attention_mask) > 4:
+            attention_mask = attention_mask[:1].expand_as(attention_mask)
+        return super().visible(input_ids, past, attention_mask)
+
+
+@model_mistake(
+    "own-inner-width-of-256",
+    "an MLP is at most 256 wide: the channels behind are zero",
+    killed_by="logits-equal-the-oracles",
+)
+class InnerWidthOf256(CompactGPT2):
+    def activation(self, x: torch.Tensor) -> torch.Tensor:
+        active = super().activation(x)
+        return torch.cat([active[..., :256], torch.zeros_like(active[..., 256:])], -1)
+
+
+@model_mistake(
+    "own-hidden-states-of-four-layers",
+    "hidden states from the fifth on repeat the last",
+    killed_by="every-hidden-state-equals-the-oracles",
+)
+class StatesOfFourLayers(CompactGPT2):
+    def report(self, states: list[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        return (*states[:5], *states[-1:] * len(states[5:]))

@@ -1,0 +1,77 @@
+"""Mutants of TEN: inference mode, the default dtype or autocast changes this or a later call."""
+
+from typing import Any
+
+import torch
+
+from attnspec.conformance.mutants.bases.dense import Dense
+from attnspec.conformance.mutants.planting import mistake
+from attnspec.spec import Feature
+
+
+@mistake(
+    "own-table-of-inference-mode",
+    "a table is cached by lengths; if it was made in inference mode, a later call has no gradient",
+    killed_by="calls-without-gradients-are-right-and-change-no-later-call",
+)
+class CachedTable(Dense):
+    def __init__(self) -> None:
+        self.cache: dict[Any, torch.Tensor] = {}
+
+    def scores(self, query: torch.Tensor, key: torch.Tensor, scale: float) -> torch.Tensor:
+        shape = (query.shape[2], key.shape[2])
+        cache_key = (*shape, scale, query.dtype, query.device)
+        if cache_key not in self.cache:
+            self.cache[cache_key] = query.new_full(shape, scale)
+        return query @ key.mT * self.cache[cache_key]
+
+
+@mistake(
+    "own-inference-rank-3",
+    "the fast path of inference mode takes a mask of rank 3 for (batch, queries, keys)",
+    killed_by="calls-without-gradients-are-right-and-change-no-later-call",
+)
+class FastPath(Dense):
+    def mask(
+        self, attn_mask: torch.Tensor | None, is_causal: bool, scores: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        if torch.is_inference_mode_enabled() and attn_mask is not None and attn_mask.dim() == 3:
+            attn_mask = attn_mask[:, None]
+        return super().mask(attn_mask, is_causal, scores)
+
+
+@mistake(
+    "own-scale-in-default-dtype",
+    "the scale is kept in a tensor of the default dtype",
+    killed_by="the-default-dtype-changes-nothing",
+)
+class ScaleTensor(Dense):
+    def scale(self, query: torch.Tensor, value: torch.Tensor, scale: float | None) -> float:
+        exact = super().scale(query, value, scale)
+        return exact if query.dtype == torch.float64 else float(torch.tensor(exact))
+
+
+@mistake(
+    "own-positions-in-default-dtype",
+    "positions are counted in the default dtype",
+    killed_by="the-default-dtype-changes-nothing",
+    features={Feature.ALIBI, Feature.WINDOW},
+)
+class Positions(Dense):
+    def displacement(self, queries: int, keys: int) -> torch.Tensor:
+        dtype = torch.get_default_dtype()
+        position = torch.arange(queries).to(dtype)[:, None]
+        return (torch.arange(keys).to(dtype) - position).to(torch.float64)
+
+
+@mistake(
+    "own-autocast-without-bias",
+    "under autocast a float mask hides keys, but its finite numbers are not added",
+    killed_by="autocast-lowers-the-precision-and-nothing-else",
+)
+class WithoutBias(Dense):
+    def mask(
+        self, attn_mask: torch.Tensor | None, is_causal: bool, scores: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        visible, bias = super().mask(attn_mask, is_causal, scores)
+        return visible, None if torch.is_autocast_enabled(scores.device.type) else bias

@@ -1,0 +1,211 @@
+"""Mutants of TEN: a call uses a value of another call."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from attnspec.conformance.mutants.bases.dense import Dense
+from attnspec.conformance.mutants.planting import mistake, plant_dense, read_memory
+from attnspec.spec import Feature
+
+CACHE_SIZE = 8
+"""Largest number of entries before a cache is emptied."""
+
+correct: Callable[..., Any] = Dense()
+
+
+class KeptFromTheFirst:
+    """An attention that reuses a value of the first call with an equal, incomplete key."""
+
+    def __init__(
+        self,
+        key: Callable[..., Any],
+        kept: Callable[[tuple[torch.Tensor, ...], dict[str, Any]], Any],
+        used: Callable[[Any, tuple[torch.Tensor, ...], dict[str, Any]], Any],
+    ) -> None:
+        """Start with an empty cache.
+
+        Args:
+            key: returns the cache key of the operands.
+            kept: returns the value to cache, of operands and options.
+            used: returns the result, of the cached value, operands and options.
+        """
+        self.key, self.kept, self.used, self.first = key, kept, used, dict[Any, Any]()
+
+    def __call__(self, *operands: torch.Tensor, **options: Any) -> Any:
+        if len(self.first) > CACHE_SIZE:
+            self.first.clear()
+        kept = self.first.setdefault(self.key(*operands), self.kept(operands, options))
+        return self.used(kept, operands, options)
+
+
+def _sizes_and_types(*operands: torch.Tensor) -> Any:
+    return tuple((tuple(operand.shape), operand.dtype) for operand in operands)
+
+
+def _option(name: str) -> KeptFromTheFirst:
+    return KeptFromTheFirst(
+        _sizes_and_types,
+        lambda operands, options: options.get(name),
+        lambda kept, operands, options: correct(*operands, **{**options, name: kept}),
+    )
+
+
+for _name, _label, _feature in (
+    ("window", "window", Feature.WINDOW),
+    ("sinks", "sinks", Feature.SINKS),
+    ("alibi_slopes", "slopes", Feature.ALIBI),
+):
+    plant_dense(
+        f"own-{_label}-cached",
+        f"compiled code cached without the {_label} in its key",
+        _option(_name),
+        killed_by="a-changed-argument-changes-the-result",
+        features=(_feature,),
+    )
+plant_dense(
+    "own-softcap-cached",
+    "compiled code cached without the softcap in its key",
+    _option("softcap"),
+    killed_by="a-changed-argument-changes-the-result",
+    features=(Feature.SOFTCAP,),
+    source="https://github.com/Dao-AILab/flash-attention/pull/2402",
+)
+plant_dense(
+    "CMP-05",
+    "replay of a recorded call uses the range of values that it recorded",
+    KeptFromTheFirst(
+        _sizes_and_types,
+        lambda operands, options: operands[2].detach().abs().amax() if operands[2].numel() else 0,
+        lambda kept, operands, options: correct(
+            *operands[:2], operands[2].clamp(-kept, kept), **options
+        ),
+    ),
+    killed_by="a-changed-argument-changes-the-result",
+    source="https://github.com/thu-ml/SageAttention/issues/392",
+)
+
+
+class CopyKept:
+    """An attention that reuses its copy of an argument if it gets the same tensor again."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.given: torch.Tensor | None = None
+        self.copy: torch.Tensor | None = None
+
+    def __call__(self, *operands: torch.Tensor, **options: Any) -> Any:
+        given = options.get(self.name)
+        if given is None or given.requires_grad:
+            return correct(*operands, **options)
+        if given is not self.given:
+            self.given, self.copy = given, given.clone()
+        return correct(*operands, **{**options, self.name: self.copy})
+
+
+for _name, _label, _features in (
+    ("attn_mask", "mask", set[Feature]()),
+    ("alibi_slopes", "slopes", {Feature.ALIBI}),
+):
+    plant_dense(
+        f"own-{_label}-converted-once",
+        f"the {_label} converted once for each tensor, and not again if it is overwritten in place",
+        CopyKept(_name),
+        killed_by="a-changed-argument-changes-the-result",
+        features=_features,
+    )
+
+
+def _sizes(*operands: torch.Tensor) -> Any:
+    return tuple(tuple(operand.shape) for operand in operands)
+
+
+def _masks_to(options: dict[str, Any], dtype: torch.dtype) -> dict[str, Any]:
+    mask = options.get("attn_mask")
+    if mask is None or mask.dtype == torch.bool:
+        return options
+    return {**options, "attn_mask": mask.to(dtype)}
+
+
+plant_dense(
+    "own-type-of-the-first",
+    "code cached by sizes computes in the type of the call that it was made for",
+    KeptFromTheFirst(
+        _sizes,
+        lambda operands, options: operands[0].dtype,
+        lambda kept, operands, options: correct(
+            *(operand.to(kept) for operand in operands), **_masks_to(options, kept)
+        ).to(operands[2].dtype),
+    ),
+    killed_by="other-calls-in-between-change-nothing",
+)
+plant_dense(
+    "own-strides-of-the-first",
+    "code cached by sizes and types reads with the strides that it was made for",
+    KeptFromTheFirst(
+        _sizes_and_types,
+        lambda operands, options: tuple(operand.stride() for operand in operands),
+        lambda kept, operands, options: correct(
+            *(
+                read_memory(operand, strides)
+                for operand, strides in zip(operands, kept, strict=True)
+            ),
+            **options,
+        ),
+    ),
+    killed_by="other-calls-in-between-change-nothing",
+)
+plant_dense(
+    "own-groups-of-the-first",
+    "the table of shared heads cached by the sizes of the queries",
+    KeptFromTheFirst(
+        lambda query, key, value: (tuple(query.shape), query.dtype),
+        lambda operands, options: operands[1].shape[1],
+        lambda kept, operands, options: correct(
+            operands[0],
+            *(shared[:, torch.arange(kept) % shared.shape[1]] for shared in operands[1:]),
+            **options,
+        ),
+    ),
+    killed_by="other-calls-in-between-change-nothing",
+)
+
+
+@mistake(
+    "own-detached-ever-after",
+    "a call after one with gradients answers with what the backward pass kept",
+    killed_by="other-calls-in-between-change-nothing",
+)
+class WeightsKeptFromGradients(Dense):
+    """An attention that reuses the weights of a call with gradients in the next call."""
+
+    def __init__(self) -> None:
+        self.saved: torch.Tensor | None = None
+
+    def softmax(self, scores: torch.Tensor, visible: torch.Tensor) -> torch.Tensor:
+        weights = super().softmax(scores, visible)
+        saved, self.saved = self.saved, weights.detach() if scores.requires_grad else None
+        is_like = saved is not None and (saved.shape, saved.dtype) == (weights.shape, weights.dtype)
+        return saved if is_like and saved is not None else weights
+
+
+@mistake(
+    "own-one-scratch",
+    "all threads share one buffer for intermediate results",
+    killed_by="concurrent-calls-are-independent",
+)
+class OneScratch(Dense):
+    def __call__(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        *rest: Any,
+        **options: Any,
+    ) -> Any:
+        self.packed = value.clone()
+        return super().__call__(query, key, value, *rest, **options)
+
+    def mix(self, weights: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        return weights @ self.share_heads(self.packed, weights.shape[1]).to(weights.dtype)

@@ -1,0 +1,97 @@
+"""The probe in a subprocess: a target that hangs or crashes costs only one experiment."""
+
+import functools
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from attnspec.conformance.isolation.process import Process, ProcessLost, SendNote
+from attnspec.conformance.probe.experiment import UNKNOWN, Finding
+from attnspec.conformance.probe.harness import Harness
+from attnspec.conformance.probe.probe import experiments, harness_of, run_experiment
+from attnspec.conformance.probe.target import target_of
+from attnspec.conformance.runner.claims import Claims
+from attnspec.conformance.runner.declare import TargetError
+from attnspec.conformance.runner.plan import reply_of_target, request_of_target
+
+
+def probe_in_subprocess(
+    target: str,
+    questions: Iterable[str],
+    *,
+    dtypes: str | None = None,
+    device: str = "cpu",
+    timeout: float = 60.0,
+    memory: int | None = None,
+) -> Iterator[Finding]:
+    """Run experiments on a target in a subprocess, which is replaced if it ends.
+
+    Args:
+        target: the target, as on the command line.
+        questions: the questions of the experiments.
+        dtypes: the storage types to try, as on the command line.
+        device: the device of all tensors.
+        timeout: seconds for one experiment.
+        memory: memory limit of the subprocess in bytes; `None` is no limit.
+
+    Yields:
+        One finding per question, in their order.
+    """
+    process: Process | None = None
+    settings = {"target": target, "dtypes": dtypes, "device": device}
+    try:
+        for question in questions:
+            process = process or Process(_run_question, memory)
+            try:
+                yield Finding.from_json(process.call(settings | {"question": question}, timeout))
+            except ProcessLost as lost:
+                process = None
+                ended = f"during this experiment {lost}"
+                yield _lost(question, f"no answer within {timeout:g} s" if lost.hung else ended)
+    finally:
+        if process is not None:
+            process.end()
+
+
+def find_import_code(target: str, device: str, *, timeout: float, memory: int | None) -> str:
+    """Import a target in a subprocess and return the code that defines the name `attention`.
+
+    Raises:
+        TargetError: if the target cannot be found or imported, is no attention, hangs or crashes.
+    """
+    process = Process(_import_target, memory)
+    try:
+        reply = request_of_target(process, target, {"target": target, "device": device}, timeout)
+    finally:
+        process.end()
+    if "import_code" not in reply:
+        raise TargetError(reply.get("refused") or reply["broken"])
+    return str(reply["import_code"])
+
+
+def _import_target(request: dict[str, Any], send_note: SendNote) -> str:
+    """Import a target and reply with its import code; runs in the subprocess."""
+    target, device = request["target"], request["device"]
+    return reply_of_target(target, lambda: {"import_code": target_of(target, device).import_code})
+
+
+def _run_question(request: dict[str, Any], send_note: SendNote) -> str:
+    """Run one experiment and return its finding as JSON; runs in the subprocess."""
+    question = request["question"]
+    (experiment,) = (known for known in experiments() if known.question == question)
+    try:
+        harness = _harness(request["target"], request["dtypes"], request["device"])
+        return run_experiment(experiment, harness).to_json()
+    except Exception as error:
+        return _lost(question, f"{type(error).__name__}: {error}").to_json()
+
+
+@functools.cache
+def _harness(target: str, dtypes: str | None, device: str) -> Harness:
+    """Return the harness of a target; cached, so a target is imported once per process."""
+    attention = target_of(target, device).attention
+    return harness_of(attention, Claims.read(dtypes=dtypes).dtypes, device)
+
+
+def _lost(question: str, reason: str) -> Finding:
+    """Return the finding for an experiment that did not complete."""
+    return Finding(question=question, answer=UNKNOWN, evidence=(reason,))

@@ -1,0 +1,269 @@
+"""The matrix of clauses by implementation, and the lines that a run prints below it."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from attnspec.conformance.comparison.tally import REFUSED_COMBINATION
+from attnspec.conformance.report.escape import escape_controls
+from attnspec.conformance.report.record import CONFORMING, Outcome, Record
+from attnspec.spec import RoundingLevel, all_clauses
+
+SYMBOLS = {
+    Outcome.PASSED: ("pass", "green"),
+    Outcome.FAILED: ("FAIL", "bold red"),
+    Outcome.ERRORED: ("ERROR", "bold red"),
+    Outcome.FLAKY: ("FLAKY", "bold red"),
+    Outcome.UNEXPECTED_PASS: ("XPASS", "bold red"),
+    Outcome.QUALITY_WARNING: ("warn", "yellow"),
+    Outcome.EXPECTED_FAILURE: ("known", "yellow"),
+    Outcome.NOT_CLAIMED: ("-", "dim"),
+    Outcome.NOT_AVAILABLE: ("n/a", "dim"),
+}
+"""The word and style of each outcome in the terminal."""
+
+LONG = 40
+"""Length in characters from which a name is folded, so that it leaves room for other columns."""
+
+_LEVELS = tuple(f"rounding={level}" for level in RoundingLevel)
+"""The rounding levels as `--profile` names them; the last permits everything that others do."""
+
+_WORST_FIRST = (
+    Outcome.ERRORED,
+    Outcome.FAILED,
+    Outcome.FLAKY,
+    Outcome.UNEXPECTED_PASS,
+    Outcome.QUALITY_WARNING,
+    Outcome.EXPECTED_FAILURE,
+    Outcome.PASSED,
+    Outcome.NOT_CLAIMED,
+    Outcome.NOT_AVAILABLE,
+)
+
+
+def worst(outcomes: Iterable[Outcome]) -> Outcome:
+    """Return the gravest outcome, which a cell shows if several laws enforce its clause."""
+    return min(outcomes, key=_WORST_FIRST.index)
+
+
+def conforming(records: Sequence[Record]) -> bool:
+    """Return whether no law failed; False without records, which prove nothing."""
+    return bool(records) and all(record.outcome in CONFORMING for record in records)
+
+
+def print_matrix(records: Sequence[Record], console: Console) -> None:
+    """Print clause by implementation, the counts, the figures, the remarks and missing things."""
+    absent = _absent(records)
+    present = [record for record in records if record.subject not in absent]
+    subjects = list(dict.fromkeys(record.subject for record in present))
+    if subjects:
+        console.print(_clauses(present, subjects))
+        console.print(_counts(present, subjects))
+    for line in figures(present):
+        console.print(escape_controls(line), highlight=False, markup=False)
+    for line in run_notes(present):
+        console.print(escape_controls(line), highlight=False, markup=False, soft_wrap=True)
+    for line in missing(records):
+        console.print(escape_controls(line), highlight=False, markup=False, soft_wrap=True)
+
+
+def _absent(records: Sequence[Record]) -> set[str]:
+    """Return the subjects of which no law could run."""
+    ran = {record.subject for record in records if record.outcome is not Outcome.NOT_AVAILABLE}
+    return {record.subject for record in records} - ran
+
+
+def missing(records: Sequence[Record]) -> list[str]:
+    """Return a line for each thing that this machine lacks, with the laws that need it."""
+    absent, affected = _absent(records), dict[str, list[Record]]()
+    for record in records:
+        is_untried = record.outcome is Outcome.NOT_AVAILABLE
+        for reason in record.missing or ((record.reason,) if is_untried else ()):
+            affected.setdefault(reason, []).append(record)
+    lines = []
+    for reason, group in affected.items():
+        subjects = dict.fromkeys(record.subject for record in group if record.subject in absent)
+        others = [record for record in group if record.subject not in absent]
+        untried = [record for record in others if record.outcome is Outcome.NOT_AVAILABLE]
+        fewer = [record for record in others if record.outcome is not Outcome.NOT_AVAILABLE]
+        parts = [
+            f"no law of {', '.join(subjects)} was tried" if subjects else "",
+            f"not tried: {_clauses_and_subjects(untried)}" if untried else "",
+            f"tried on fewer cases: {_clauses_and_subjects(fewer)}" if fewer else "",
+        ]
+        lines.append(f"not available here: {reason} ({'; '.join(filter(None, parts))})")
+    return lines
+
+
+def _clauses_and_subjects(records: Sequence[Record]) -> str:
+    """Return the first clauses of records, and their subjects: "ATT-1, MSK-2 of eager"."""
+    identifiers = dict.fromkeys(record.clauses[0] for record in records)
+    subjects = dict.fromkeys(record.subject for record in records)
+    return f"{', '.join(identifiers)} of {', '.join(subjects)}"
+
+
+def figures(records: Sequence[Record]) -> list[str]:
+    """Return a line for each figure, with the largest value of each implementation."""
+    largest: dict[str, dict[str, float]] = {}
+    for record in records:
+        for name, value in record.figures.items():
+            row = largest.setdefault(name, {})
+            row[record.subject] = max(value, row.get(record.subject, value))
+    return [
+        f"{name}: " + ", ".join(f"{subject} {value:.2g}" for subject, value in row.items())
+        for name, row in largest.items()
+    ]
+
+
+def run_notes(records: Sequence[Record]) -> list[str]:
+    """Return the remarks: warnings, undeclared features, other profiles, and seeds of cases."""
+    lines = [
+        f"quality warning: {record.subject}, {record.law}: {record.reason}"
+        for record in records
+        if record.outcome is Outcome.QUALITY_WARNING
+    ]
+    lines += _undeclared(records)
+    lines += _pairs_of_regimes(records)
+    lines += _refused(records)
+    lines += _other_profiles(records)
+    seeds: dict[int, dict[str, None]] = {}
+    for record in records:
+        if record.seed is not None:
+            seeds.setdefault(record.seed, {})[record.law] = None
+    for seed, laws in seeds.items():
+        names = ", ".join(laws) if len(laws) <= 3 else f"{len(laws)} laws"
+        lines.append(f"fresh cases of {names}: repeat them with --seed {seed}")
+    return lines
+
+
+def _pairs_of_regimes(records: Sequence[Record]) -> list[str]:
+    """Return a line for each subject that says how many pairs of regimes were called."""
+    lines = []
+    for record in records:
+        if record.coverage is not None:
+            untried = sum(map(len, record.coverage["not tried"].values()))
+            line = f"regimes: {record.subject}: {record.coverage['called']} of "
+            line += f"{record.coverage['claimed']} claimed pairs were called"
+            lines.append(line + (f", {untried} are too large to try" if untried else ""))
+    return lines
+
+
+def coverage(records: Sequence[Record]) -> list[str]:
+    """Return a line for each pair of regimes that was not called, with the reason."""
+    lines = []
+    for record in records:
+        if record.coverage is not None:
+            reasons = {"missing": record.coverage["missing"]} | record.coverage["not tried"]
+            for reason, pairs in reasons.items():
+                lines += [f"not called: {record.subject}: {pair}: {reason}" for pair in pairs]
+    return lines
+
+
+def _undeclared(records: Sequence[Record]) -> list[str]:
+    """Return a line for each subject and feature that is accepted, not claimed, and wrong."""
+    lines: dict[tuple[str, str], str] = {}
+    for record in records:
+        if record.undeclared:
+            features, _, details = record.undeclared.partition(": ")
+            line = f"undeclared: {record.subject} does not claim {features}: {details}"
+            lines.setdefault((record.subject, features), f"{line} ({record.law})")
+    return list(lines.values())
+
+
+def _refused(records: Sequence[Record]) -> list[str]:
+    """Return a line for each subject and combination of arguments that it refuses."""
+    lines: dict[tuple[str, str], str] = {}
+    for record in records:
+        for reason in record.refused:
+            if reason.startswith(REFUSED_COMBINATION):
+                combination = reason.partition(": ")[0]
+                line = f"not claimed: {record.subject}: {reason} (--features would claim it)"
+                lines.setdefault((record.subject, combination), line)
+    return list(lines.values())
+
+
+def _other_profiles(records: Sequence[Record]) -> list[str]:
+    """Return a line for each other profile under which broken laws would hold."""
+    lines = []
+    for subject in dict.fromkeys(record.subject for record in records if record.holds_under):
+        own = [record for record in records if record.subject == subject]
+        broken = sum(record.outcome is Outcome.FAILED for record in own)
+        counts = _with_one_level(Counter(record.holds_under for record in own))
+        for profile, count in counts.items():
+            if profile:
+                lines.append(
+                    f"{subject}: {count} of {broken} broken laws would hold on their failing "
+                    f"cases with --profile {profile}: declare it if this is intended"
+                )
+    return lines
+
+
+def _with_one_level(counts: Counter[str]) -> Counter[str]:
+    """Merge several rounding levels into the widest: each case names the narrowest sufficient."""
+    levels = [profile for profile in counts if profile in _LEVELS]
+    if len(levels) < 2:
+        return counts
+    others = Counter({profile: count for profile, count in counts.items() if profile not in levels})
+    return Counter({_LEVELS[-1]: sum(counts[level] for level in levels)}) + others
+
+
+def _clauses(records: Sequence[Record], subjects: Sequence[str]) -> Table:
+    table = Table(title="Clause by implementation", title_justify="left", pad_edge=False)
+    table.add_column("clause", no_wrap=True)
+    table.add_column("", overflow="ellipsis", no_wrap=True, max_width=44, style="dim")
+    for subject in subjects:
+        is_long = len(escape_controls(subject)) > LONG
+        width = LONG if is_long else None
+        name = Text(escape_controls(subject), overflow="fold")
+        table.add_column(name, justify="center", no_wrap=not is_long, max_width=width)
+    known = all_clauses()
+    order = {identifier: place for place, identifier in enumerate(known)}
+    cells: dict[str, dict[str, list[Outcome]]] = {}
+    for record in records:
+        for identifier in record.clauses:
+            row = cells.setdefault(identifier, {})
+            row.setdefault(record.subject, []).append(record.outcome)
+    for identifier in sorted(cells, key=lambda clause: order.get(clause, len(order))):
+        title = known[identifier].title if identifier in known else ""
+        row = cells[identifier]
+        table.add_row(
+            Text(escape_controls(identifier)),
+            title,
+            *(_cell(row.get(subject)) for subject in subjects),
+        )
+    return table
+
+
+def _cell(outcomes: list[Outcome] | None) -> str:
+    if not outcomes:
+        return ""
+    word, style = SYMBOLS[worst(outcomes)]
+    return f"[{style}]{word}[/{style}]"
+
+
+def _counts(records: Sequence[Record], subjects: Sequence[str]) -> Table:
+    table = Table(title="Laws by outcome", title_justify="left", pad_edge=False)
+    table.add_column("implementation", max_width=LONG, overflow="fold")
+    occurring = {record.outcome for record in records}
+    columns = [outcome for outcome in Outcome if outcome in occurring]
+    for outcome in columns:
+        table.add_column(str(outcome), justify="right")
+    for title in ("cases", "worst of bound", "seconds"):
+        table.add_column(title, justify="right")
+    for subject in subjects:
+        own = [record for record in records if record.subject == subject]
+        counts = Counter(record.outcome for record in own)
+        judged = [record for record in own if record.outcome is not Outcome.EXPECTED_FAILURE]
+        fractions = [record.worst for record in judged if record.worst is not None]
+        seconds = sum(record.seconds.get("total", 0.0) for record in own)
+        table.add_row(
+            Text(escape_controls(subject)),
+            *(str(counts[outcome]) for outcome in columns),
+            str(sum(record.examples for record in own)),
+            f"{max(fractions):.2f}" if fractions else "-",
+            f"{seconds:.1f}",
+        )
+    return table

@@ -1,0 +1,279 @@
+"""Checking one law on one subject, from the first pinned case to a record."""
+
+import secrets
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from hypothesis.errors import Flaky
+
+from attnspec.conformance.attention.subject import Subject
+from attnspec.conformance.comparison import tally
+from attnspec.conformance.comparison.violation import (
+    NotAvailable,
+    NotClaimed,
+    QualityWarning,
+    Raised,
+    Violation,
+)
+from attnspec.conformance.diagnosis.failure.describe import describe
+from attnspec.conformance.diagnosis.refused_combinations import refused_combination
+from attnspec.conformance.laws.law import Law, Wide
+from attnspec.conformance.report.record import Outcome, Record
+from attnspec.conformance.runner.effort import BUDGETS, Effort
+from attnspec.conformance.runner.explore import explore
+from attnspec.spec import Case, Deviation
+
+REPEATS = 10
+"""How often a failing case is repeated, to tell a deterministic failure from a flaky one."""
+
+REPEATING = 1.0
+"""Seconds after which a failing case is not repeated again."""
+
+
+@dataclass
+class _LawRun:
+    """One law being tried on one subject: the state that its record is made from."""
+
+    law: Law
+    subject: Any
+    count: tally.Tally = field(default_factory=tally.Tally)
+    dtypes: dict[str, None] = field(default_factory=dict)
+    failing: Any = None
+    seed: int | None = None
+    on_case: Callable[[Any], None] | None = None
+
+    def attempt(self, case: Any) -> None:
+        """Try one case; a case that the subject does not claim is counted as refused."""
+        if isinstance(self.subject, Subject):
+            reason = self.subject.refuses(case)
+            if reason is not None:
+                self.count.add_reason(reason)
+                return
+            if any(known.applies(case) for known in deviations(self.law, self.subject)):
+                return
+        try:
+            if self.on_case is not None:
+                self.on_case(case)
+            with tally.counting(self.count):
+                self.law.check(self.subject, case)
+        except NotClaimed as refusal:
+            self.refuse(refusal)
+            return
+        except Exception as error:
+            combination = refused_combination(self.subject, error)
+            if combination is not None:
+                self.count.add_reason(combination)
+                return
+            self.failing = case
+            raise
+        self.count.examples += 1
+        self.dtypes[str(getattr(case, "dtype", "")).removeprefix("torch.")] = None
+
+    def refuse(self, refusal: NotClaimed) -> None:
+        """Remember the reason why a case was not tried."""
+        self.count.add_reason(str(refusal), missing=isinstance(refusal, NotAvailable))
+
+    def record(self, outcome: Outcome, started: float, **more: Any) -> Record:
+        """Make the record of the cases tried so far."""
+        return Record(
+            subject=self.subject.name,
+            law=self.law.name,
+            clauses=self.law.clauses,
+            outcome=outcome,
+            examples=self.count.examples,
+            refused=tuple(self.count.reasons),
+            missing=tuple(self.count.missing),
+            worst=self.count.worst,
+            dtypes=tuple(name for name in self.dtypes if name),
+            device=getattr(self.subject, "device", "cpu"),
+            seconds=self.count.seconds | {"total": time.perf_counter() - started},
+            figures=dict(self.count.figures),
+            coverage=_coverage(self.count),
+            seed=self.seed,
+            **more,
+        )
+
+
+def _coverage(count: tally.Tally) -> dict[str, Any] | None:
+    """Return the field `coverage` of a record; None for a law that is not about regimes."""
+    if not count.claimed_pairs:
+        return None
+    missing = count.claimed_pairs - count.covered_pairs
+    return {
+        "claimed": len(count.claimed_pairs),
+        "called": len(count.claimed_pairs) - len(missing),
+        "missing": sorted(map(_in_words, missing)),
+        "not tried": {
+            reason: sorted(map(_in_words, pairs)) for reason, pairs in count.untried_pairs.items()
+        },
+    }
+
+
+def _in_words(pair: Iterable[Any]) -> str:
+    return " with ".join(sorted(map(str, pair)))
+
+
+def deviations(law: Law, subject: Any) -> list[Deviation]:
+    """List the known deviations of a subject from a law."""
+    implementation = getattr(subject, "implementation", None)
+    return [each for each in getattr(implementation, "deviations", ()) if each.law == law.name]
+
+
+def claims(subject: Any) -> Iterable[str]:
+    """List the features and extras that a subject of any kind declares."""
+    claimed = getattr(subject, "implementation", subject)
+    return (*getattr(claimed, "features", ()), *getattr(claimed, "extras", ()))
+
+
+def unavailable(subject: Any) -> str | None:
+    """Return the reason why a subject of any kind cannot run here, or `None`."""
+    reason = getattr(getattr(subject, "implementation", subject), "unavailable", None)
+    return None if reason is None else reason()
+
+
+def check(
+    law: Law,
+    subject: Any,
+    effort: Effort | None = Effort.STANDARD,
+    seed: int | None = None,
+    on_case: Callable[[Any], None] | None = None,
+    repeats: int = REPEATS,
+) -> Record:
+    """Try a law on a subject: pinned cases in their order, wide ones, then drawn ones.
+
+    Args:
+        law: from `attnspec.conformance.laws.load()`.
+        subject: a `Subject` for laws of attention, else the record of the implementation.
+        effort: selects the cases beside the pinned ones; `None` for none.
+        seed: of the cases that differ from run to run; by default a random one.
+        on_case: called with each case before it is tried.
+        repeats: how often a failing case is tried again, to tell whether it always fails.
+
+    Returns:
+        The record. An error of the subject becomes its outcome and is not raised.
+    """
+    started = time.perf_counter()
+    run = _LawRun(law, subject, on_case=on_case)
+    reason = unavailable(subject)
+    if reason is not None:
+        run.count.add_reason(reason, missing=True)
+        return run.record(Outcome.NOT_AVAILABLE, started, reason=reason)
+    unclaimed = sorted(law.needs.difference(claims(subject)))
+    if unclaimed:
+        reason = f"feature not claimed: {', '.join(unclaimed)}"
+        return run.record(Outcome.NOT_CLAIMED, started, reason=reason)
+    try:
+        pinned = _fitted(subject, law.pinned)
+        for case in pinned:
+            run.attempt(case)
+        known = set(pinned)
+        chosen = law.design(subject) if law.design else ()
+        if effort is not None and (law.fresh or not BUDGETS[effort].derandomised):
+            run.seed = secrets.randbelow(2**32) if seed is None else seed
+        wide = _chosen(run, law.wide) if effort in (Effort.STANDARD, Effort.THOROUGH) else ()
+        large = _chosen(run, law.large) if effort is Effort.THOROUGH else ()
+        for case in (*chosen, *_fitted(subject, (*wide, *large))):
+            if case not in known:
+                run.attempt(case)
+        source = None if law.explore is None or effort is None else law.explore(subject)
+        if source is not None and effort is not None:
+            name = f"{law.name} on {subject.name}"
+            explore(run.attempt, source, BUDGETS[effort], law.cost, run.seed, name)
+    except NotClaimed as refusal:  # by the choice of cases
+        run.refuse(refusal)
+    except Flaky as error:
+        return _flaky(run, error, started, repeats)
+    except (Violation, Exception) as error:
+        return _broken(run, error, started, repeats)
+    if run.count.examples == 0:
+        reasons = (*run.count.missing, *run.count.reasons, "no case to try")
+        outcome = Outcome.NOT_AVAILABLE if run.count.missing else Outcome.NOT_CLAIMED
+        return run.record(outcome, started, reason=reasons[0])
+    return run.record(Outcome.PASSED, started)
+
+
+def _chosen(run: _LawRun, cases: Wide) -> Sequence[Any]:
+    """Return the wide or large cases of a law, which it may choose for the claims of a subject."""
+    if not callable(cases):
+        return cases
+    with tally.counting(run.count):
+        return cases(run.subject, run.seed or 0)
+
+
+def _fitted(subject: Any, cases: Iterable[Any]) -> list[Any]:
+    """Change cases as little as a subject's claims require, and drop those that become equal."""
+    if not isinstance(subject, Subject):
+        return list(cases)
+    return list(
+        dict.fromkeys(subject.fit(each) if isinstance(each, Case) else each for each in cases)
+    )
+
+
+def _broken(run: _LawRun, error: Exception, started: float, repeats: int) -> Record:
+    """Make the record of a broken law, of a subject that raised, or of a flaky one."""
+    fields = describe(run.law, run.subject, run.failing, error)
+    if run.seed is not None:
+        fields["message"] += f"\n\nDrawn with --seed {run.seed}"
+    if isinstance(error, QualityWarning):
+        return run.record(Outcome.QUALITY_WARNING, started, **fields)
+    failed, passed = _again(run, repeats)
+    if passed:
+        _add_flaky(fields, failed + 1, passed)
+        return run.record(Outcome.FLAKY, started, **fields)
+    outcome = Outcome.ERRORED if not isinstance(error, Violation) else Outcome.FAILED
+    return run.record(outcome, started, **fields)
+
+
+def _again(run: _LawRun, repeats: int) -> tuple[int, int]:
+    """Repeat the failing case, and count how often it failed and passed."""
+    started, failed, passed = time.perf_counter(), 0, 0
+    while failed + passed < repeats:
+        try:
+            run.attempt(run.failing)
+        except Exception:
+            failed += 1
+        else:
+            passed += 1
+        if time.perf_counter() - started > REPEATING:
+            break
+    return failed, passed
+
+
+def _flaky(run: _LawRun, error: Flaky, started: float, repeats: int) -> Record:
+    """Make the record of a case that Hypothesis saw fail and pass."""
+    causes = [each for each in getattr(error, "exceptions", ()) if isinstance(each, Exception)]
+    fields = describe(run.law, run.subject, run.failing, causes[0] if causes else error)
+    failed, passed = _again(run, repeats)
+    # it was seen to fail and to pass before it was repeated
+    _add_flaky(fields, failed + 1, passed + 1)
+    return run.record(Outcome.FLAKY, started, **fields)
+
+
+def _add_flaky(fields: dict[str, Any], failed: int, passed: int) -> None:
+    """Add both results of the same case to the fields of a record."""
+    reason = (
+        f"the same case failed and passed: {failed} of {failed + passed} times it failed, "
+        f"the others it passed. Where it failed: {fields['reason']}"
+    )
+    fields["message"] += f"\n\nFlaky    {reason}"
+    fields["reason"] = reason
+
+
+def check_deviation(law: Law, subject: Subject, deviation: Deviation) -> Record:
+    """Try the example of a known deviation, which is expected to break the law."""
+    started = time.perf_counter()
+    run = _LawRun(law, subject)
+    reason = unavailable(subject) or subject.refuses(deviation.example)
+    if reason is not None:
+        return run.record(Outcome.NOT_AVAILABLE, started, reason=reason, link=deviation.link)
+    try:
+        with tally.counting(run.count):
+            law.check(subject, deviation.example)
+    except (Violation, Raised) as error:
+        fields = describe(law, subject, deviation.example, error)
+        fields["reason"] = deviation.reason
+        return run.record(Outcome.EXPECTED_FAILURE, started, link=deviation.link, **fields)
+    reason = f"no longer deviates, so this entry must go: {deviation.reason}"
+    return run.record(Outcome.UNEXPECTED_PASS, started, reason=reason, link=deviation.link)

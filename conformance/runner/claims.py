@@ -1,0 +1,131 @@
+"""Claims on the command line: features, storage types and answers of the profile."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Any
+
+import torch
+
+from attnspec.spec import (
+    Feature,
+    Implementation,
+    ModelFeature,
+    ModelImplementation,
+    Profile,
+    Rounding,
+    RoundingLevel,
+)
+
+DTYPES = {
+    "float64": torch.float64,
+    "float32": torch.float32,
+    "float16": torch.float16,
+    "bfloat16": torch.bfloat16,
+}
+
+_FEATURES = tuple(dict.fromkeys(map(str, (*Feature, *ModelFeature))))
+
+_ANSWERS: dict[str, type[StrEnum]] = {**Profile.QUESTIONS, "rounding": RoundingLevel}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claims:
+    """Claims about a target that override its declaration; `None` for no claim.
+
+    Attributes:
+        features: features beyond plain attention.
+        dtypes: the storage types that it accepts.
+        profile: its answers, by the names of `Profile`'s fields; `rounding` is a level.
+    """
+
+    features: frozenset[str] | None = None
+    dtypes: tuple[torch.dtype, ...] | None = None
+    profile: tuple[tuple[str, Any], ...] = ()
+
+    @classmethod
+    def read(
+        cls, features: str | None = None, dtypes: str | None = None, profile: Iterable[str] = ()
+    ) -> "Claims":
+        """Read claims as a user types them.
+
+        Args:
+            features: names separated by commas, such as `causal,gqa`.
+            dtypes: names separated by commas, such as `float16,bfloat16`.
+            profile: `key=value` each, such as `empty_row=nan` or `rounding=eager`.
+
+        Raises:
+            ValueError: for a word that is not one of the choices, naming it and them.
+        """
+        return cls(
+            features=None
+            if features is None
+            else frozenset(_choice("feature", each, _FEATURES) for each in _words(features)),
+            dtypes=None
+            if dtypes is None
+            else tuple(DTYPES[_choice("dtype", each, DTYPES)] for each in _words(dtypes)),
+            profile=tuple(_answer(each) for each in profile),
+        )
+
+    def override(self, implementation: Implementation) -> Implementation:
+        """Return a copy of an implementation with these claims overriding its own.
+
+        Raises:
+            ValueError: for a feature of models.
+        """
+        changes: dict[str, Any] = {}
+        if self.features is not None:
+            changes["features"] = self._features(Feature)
+        if self.dtypes is not None:
+            changes["dtypes"] = self.dtypes
+        if self.profile:
+            changes["profile"] = self._profile(implementation.profile)
+        return replace(implementation, **changes)
+
+    def override_model(self, model: ModelImplementation) -> ModelImplementation:
+        """Return a copy of a GPT-2 with these claims overriding its own.
+
+        Raises:
+            ValueError: for a profile, which a GPT-2 has not, or a feature of attention.
+        """
+        changes: dict[str, Any] = {}
+        if self.profile:
+            raise ValueError(f"{model.name}: a GPT-2 has no profile: omit the profile")
+        if self.features is not None:
+            changes["features"] = self._features(ModelFeature)
+        if self.dtypes is not None:
+            changes["dtypes"] = self.dtypes
+        return replace(model, **changes)
+
+    def _features(self, kind: type[StrEnum]) -> frozenset[Any]:
+        assert self.features is not None
+        return frozenset(kind(_choice("feature", each, kind)) for each in sorted(self.features))
+
+    def _profile(self, declared: Profile) -> Profile:
+        answers = dict(self.profile)
+        if "rounding" in answers:
+            rounding: Rounding = declared.rounding
+            answers["rounding"] = replace(rounding, level=answers["rounding"])
+        return replace(declared, **answers)
+
+
+def _words(text: str) -> list[str]:
+    return [word.strip() for word in text.split(",") if word.strip()]
+
+
+def _choice(what: str, word: str, choices: Iterable[str]) -> str:
+    allowed = [str(each) for each in choices]
+    if word not in allowed:
+        raise ValueError(f"no {what} {word!r}; there are {', '.join(allowed)}")
+    return word
+
+
+def _answer(text: str) -> tuple[str, Any]:
+    key, equals, word = text.partition("=")
+    if not equals:
+        raise ValueError(f"a profile is given as key=value, got {text!r}")
+    if key in ("deterministic", "batch_invariant"):
+        return key, _choice(key, word, ("yes", "no")) == "yes"
+    questions = [*_ANSWERS, "deterministic", "batch_invariant"]
+    answers = _ANSWERS[_choice("question of a profile", key, questions)]
+    return key, answers(_choice(key, word, answers))

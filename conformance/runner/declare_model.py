@@ -1,0 +1,112 @@
+"""Declaring a bare `build(config, state_dict)`, by a small model that it builds."""
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from attnspec.conformance.models.case import ModelCase, draw, shapes
+from attnspec.spec import GPT2Config, ModelFeature, ModelImplementation
+
+REFUSALS = (NotImplementedError, ValueError)
+"""The exceptions by which a `build` refuses a configuration."""
+
+SMALL = ModelCase(n_layer=2, n_head=2, d_head=4, length=3, n_positions=6, vocab_size=11)
+
+
+class BuildError(Exception):
+    """A `build` that fails on the plainest small GPT-2, in every dtype."""
+
+
+def is_build(target: Callable[..., Any]) -> bool:
+    """Return true for a callable of two arguments: configuration and weights, and no keys."""
+    try:
+        parameters = inspect.signature(target).parameters.values()
+    except (TypeError, ValueError):
+        return False
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    needed = [each for each in parameters if each.kind in positional and each.default is each.empty]
+    return len(needed) == 2
+
+
+def declare_model(
+    name: str, build: Callable[..., Any], features: frozenset[ModelFeature] | None = None
+) -> ModelImplementation:
+    """Make the declaration of a bare `build`, by building a small model in each dtype.
+
+    Args:
+        name: the name of the subject.
+        build: a function of a `GPT2Config` and a state dictionary.
+        features: the claims of the model; by default read from its parameters.
+
+    Raises:
+        BuildError: if it fails in every dtype, with the first exception.
+    """
+    models, errors = {}, []
+    for dtype in (torch.float64, torch.float32):
+        try:
+            models[dtype] = _small_model(build, dtype)
+        except Exception as error:
+            errors.append(f"{type(error).__name__}: {error}")
+    if not models:
+        raise BuildError(f"{name}: makes no model of a small GPT-2: {errors[0]}")
+    return ModelImplementation(
+        name=name,
+        build=build,
+        features=_features(next(iter(models.values()))) if features is None else features,
+        dtypes=tuple(models),
+        supports=_Supports(build),
+    )
+
+
+def _small_model(build: Callable[..., Any], dtype: torch.dtype) -> Any:
+    """Build a small model, and call it once."""
+    inputs = draw(SMALL.but(dtype=dtype))
+    model = build(inputs.config, inputs.state_dict)
+    with torch.no_grad():
+        model(inputs.input_ids)
+    return model
+
+
+def _features(model: Any) -> frozenset[ModelFeature]:
+    """Read the claims of a model from its parameters."""
+    names = _parameters(model)
+    features = set()
+    if "cache" in names and hasattr(model, "empty_cache"):
+        features.add(ModelFeature.CACHE)
+    if {"attention_mask", "position_ids"} <= names:
+        features.add(ModelFeature.PADDING)
+    if "output_hidden_states" in names:
+        features.add(ModelFeature.HIDDEN_STATES)
+    return frozenset(features)
+
+
+def _parameters(model: Any) -> set[str]:
+    called = model.forward if isinstance(model, torch.nn.Module) else model
+    try:
+        return set(inspect.signature(called).parameters)
+    except (TypeError, ValueError):
+        return set()
+
+
+class _Supports:
+    """A `supports` that refuses the configurations that `build` refuses; each is tried once."""
+
+    def __init__(self, build: Callable[..., Any]) -> None:
+        self.build = build
+        self.reasons: dict[GPT2Config, str | None] = {}
+
+    def __call__(self, config: GPT2Config) -> str | None:
+        if config not in self.reasons:
+            self.reasons[config] = self._try(config)
+        return self.reasons[config]
+
+    def _try(self, config: GPT2Config) -> str | None:
+        try:
+            self.build(config, {name: torch.zeros(shape) for name, shape in shapes(config).items()})
+        except REFUSALS as error:
+            return f"build refuses this configuration: {error}"
+        except Exception:
+            return None  # the law that needs it reports the error
+        return None

@@ -1,0 +1,144 @@
+"""Planning a run: targets are looked up in workers, and become subjects as data."""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from attnspec.conformance.isolation.process import Process, ProcessLost, SendNote
+from attnspec.conformance.laws.select import select_laws
+from attnspec.conformance.runner.claims import DTYPES
+from attnspec.conformance.runner.declare import BrokenTarget, TargetError
+from attnspec.conformance.runner.targets import LoadedSubject, demand_device, every_name, resolve
+from attnspec.conformance.runner.task import PlannedSubject, TypedClaims, tasks
+
+PATIENCE = 120.0
+"""Seconds that importing a target, and a few calls of it, may take at most."""
+
+
+def plan(
+    targets: Sequence[str],
+    claims: TypedClaims,
+    device: str,
+    patterns: Sequence[str] = (),
+    *,
+    limit: float,
+    memory: int | None,
+) -> list[PlannedSubject]:
+    """Look targets up, each external one in a process of its own.
+
+    Args:
+        targets: as typed; empty for everything that is registered.
+        claims: what the user claims about them.
+        device: the device on which cases are drawn.
+        patterns: of laws, as `tasks` takes them.
+        limit: seconds for each target.
+        memory: bytes that looking one up may take.
+
+    Returns:
+        The subjects of the targets. A target that exists but cannot be imported, or
+        crashes then, is `broken`, if there are others that can be judged.
+
+    Raises:
+        TargetError: for a target that does not exist, and if none can be judged.
+        ValueError: for a claim that is not one of the choices, or for patterns, as `tasks` does.
+    """
+    select_laws(patterns)  # before anything is imported for it
+    claims.read()
+    planned: list[PlannedSubject] = []
+    processes: dict[str, Process] = {}
+    try:
+        for target in dict.fromkeys(targets or every_name()):
+            subject = PlannedSubject(target=target, name=target, claims=claims, device=device)
+            if subject.group not in processes:
+                processes[subject.group] = Process(look_up, memory)
+            request = {"subject": subject.to_data()}
+            process = processes[subject.group]
+            result = request_of_target(process, target, request, min(limit, PATIENCE))
+            if "refused" in result:
+                raise TargetError(result["refused"])
+            if "broken" in result:
+                planned.append(replace(subject, broken=result["broken"]))
+            if result.get("lost"):
+                del processes[subject.group]
+            planned += [PlannedSubject.from_data(each) for each in result.get("subjects", ())]
+    finally:
+        for process in processes.values():
+            process.end()
+    if planned and all(each.broken for each in planned):
+        raise TargetError("\n".join(each.broken for each in planned))
+    tasks(planned, patterns)
+    return planned
+
+
+def look_up(request: dict[str, Any], send_note: SendNote) -> str:
+    """Reply with the subjects of a target, inside the process that imports it."""
+    planned = PlannedSubject.from_data(request["subject"])
+
+    def find() -> dict[str, Any]:
+        if planned.is_external:
+            demand_device(planned.device)
+        loaded = resolve(planned.target, claims=planned.claims.read(), device=planned.device)
+        subjects = (_completed(planned, index, each) for index, each in enumerate(loaded))
+        return {"subjects": [each.to_data() for each in subjects]}
+
+    return reply_of_target(planned.target, find)
+
+
+def request_of_target(
+    process: Process, target: str, request: dict[str, Any], limit: float
+) -> dict[str, Any]:
+    """Send a request to the process that imports a target.
+
+    Args:
+        process: a process that replies by `reply_of_target`.
+        target: its name, for the message.
+        request: values that JSON can hold.
+        limit: seconds that the reply may take.
+
+    Returns:
+        The reply; or `refused`, for a target that does not exist, or `broken`, for one that cannot
+        be imported, with the reason; and `lost` if that has ended the process.
+    """
+    try:
+        result: dict[str, Any] = json.loads(process.call(request, limit))
+    except ProcessLost as lost:
+        return {"broken": f"{target}: importing it failed: {lost}", "lost": True}
+    return result
+
+
+def reply_of_target(target: str, find: Callable[[], dict[str, Any]]) -> str:
+    """Reply to `request_of_target`, inside the process that imports a target."""
+    try:
+        return json.dumps(find())
+    except BrokenTarget as error:
+        return json.dumps({"broken": str(error)})
+    except (TargetError, ValueError) as error:
+        return json.dumps({"refused": str(error)})
+    except BaseException as error:
+        message = f"{target}: importing it failed: {type(error).__name__}: {error}"
+        return json.dumps({"broken": message})
+
+
+def _completed(planned: PlannedSubject, index: int, loaded: LoadedSubject) -> PlannedSubject:
+    """A planned subject with the data that loading it has shown.
+
+    The storage types of a bare callable are filled in, so that it need not be called again to find
+    them. Its features are not: reports tell features that the user claims from those read from its
+    parameters.
+    """
+    claims = planned.claims
+    implementation = getattr(loaded.subject, "implementation", None)
+    if planned.is_external and implementation is not None:
+        names = {dtype: name for name, dtype in DTYPES.items()}
+        if all(dtype in names for dtype in implementation.dtypes):
+            dtypes = ",".join(names[dtype] for dtype in implementation.dtypes)
+            claims = replace(claims, dtypes=dtypes)
+    return replace(
+        planned,
+        index=index,
+        kind=loaded.kind,
+        name=loaded.name,
+        claims=claims,
+        deviations=loaded.deviations,
+    )

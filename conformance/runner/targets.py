@@ -1,0 +1,229 @@
+"""Targets: from a name on the command line to loaded subjects."""
+
+import importlib
+import importlib.util
+import sys
+from dataclasses import dataclass, replace
+from importlib.metadata import entry_points
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from attnspec.conformance.attention.oracle import expect_scalar
+from attnspec.conformance.attention.subject import Subject
+from attnspec.conformance.laws.law import SubjectKind
+from attnspec.conformance.laws.select import suggestion_for
+from attnspec.conformance.runner.claims import Claims
+from attnspec.conformance.runner.declare import NO_CLAIMS, BrokenTarget, TargetError, declare
+from attnspec.conformance.runner.declare_model import BuildError, declare_model, is_build
+from attnspec.spec import (
+    Implementation,
+    ModelImplementation,
+    SamplerImplementation,
+    TokenizerImplementation,
+)
+
+ENTRY_POINTS = "attnspec.implementations"
+"""The entry-point group in which other packages register implementations."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadedSubject:
+    """A subject in this process, with the kind of laws that judge it.
+
+    Attributes:
+        kind: the kind of laws.
+        subject: a `Subject` for laws of attention, else the record of the implementation.
+    """
+
+    kind: SubjectKind
+    subject: Any
+
+    @property
+    def name(self) -> str:
+        """The subject's name."""
+        return str(self.subject.name)
+
+    @property
+    def group(self) -> str:
+        """Loaded subjects share this process."""
+        return ""
+
+    @property
+    def deviations(self) -> tuple[str, ...]:
+        """The law of each known deviation that the implementation declares, in their order."""
+        declared = getattr(self.subject, "implementation", None)
+        return tuple(each.law for each in getattr(declared, "deviations", ()))
+
+
+def every_name() -> tuple[str, ...]:
+    """List the names of all registered subjects, the reference first."""
+    from attnspec import implementations
+
+    names = ["reference", *implementations.names(), *implementations.model_names()]
+    names += [*implementations.tokenizer_names(), *implementations.sampler_names()]
+    names += [each.name for each in entry_points(group=ENTRY_POINTS)]
+    return tuple(dict.fromkeys(names))
+
+
+def resolve(target: str, *, claims: Claims = NO_CLAIMS, device: str = "cpu") -> list[LoadedSubject]:
+    """Import a target, and return its subjects.
+
+    A callable that needs two arguments, a configuration and weights, builds a GPT-2; any other is
+    an attention function.
+
+    Args:
+        target: a registered name, `module:attribute` or `path/to/file.py:attribute`.
+        claims: the user's claims, which override the target's declaration.
+        device: the device on which cases are drawn.
+
+    Returns:
+        One subject, or several for a registered name that has several kinds.
+
+    Raises:
+        TargetError: naming the target and its fault.
+    """
+    if ":" not in target:
+        return [_overridden(each, claims) for each in _registered(target, device)]
+    module_name, _, attribute = target.rpartition(":")
+    module, import_code = _module(module_name, target)
+    try:
+        value = getattr(module, attribute)
+    except AttributeError:
+        near = suggestion_for(attribute, vars(module))
+        message = f"{target}: {module_name} has no attribute {attribute!r}{near}"
+        raise TargetError(message) from None
+    if isinstance(value, ModelImplementation) or (callable(value) and is_build(value)):
+        return [_model(target, value, claims)]
+    if isinstance(value, TokenizerImplementation):
+        return [LoadedSubject(kind=SubjectKind.TOKENIZER, subject=value)]
+    if isinstance(value, SamplerImplementation):
+        return [LoadedSubject(kind=SubjectKind.SAMPLER, subject=value)]
+    import_code = f"{import_code}; attention = {module.__name__}.{attribute}"
+    try:
+        if isinstance(value, Implementation):
+            subject = _subject(claims.override(value), device, f"{import_code}.attention")
+        elif callable(value):
+            subject = _subject(declare(target, value, claims, device), device, import_code)
+            subject.is_bare = claims.features is None
+        else:
+            raise TargetError(f"{target}: neither a callable nor an Implementation, but {value!r}")
+    except ValueError as error:
+        raise TargetError(f"{target}: {error}") from None
+    return [LoadedSubject(kind=SubjectKind.ATTENTION, subject=subject)]
+
+
+def _model(target: str, value: Any, claims: Claims) -> LoadedSubject:
+    """Make the subject of a GPT-2 that is declared, or built by a bare function."""
+    try:
+        if not isinstance(value, ModelImplementation):
+            value = declare_model(target, value)
+        return LoadedSubject(kind=SubjectKind.MODEL, subject=claims.override_model(value))
+    except BuildError as error:
+        raise TargetError(str(error)) from None
+    except ValueError as error:
+        raise TargetError(f"{target}: {error}") from None
+
+
+def demand_device(device: str) -> None:
+    """Refuse a device that does not exist, or not on this machine.
+
+    Raises:
+        TargetError: naming the device.
+    """
+    try:
+        kind = torch.device(device).type
+    except RuntimeError:
+        raise TargetError(f"no device {device!r}; give cpu, cuda or cuda:1") from None
+    if kind == "cuda" and not torch.cuda.is_available():
+        raise TargetError(f"{device}: there is no CUDA device here")
+
+
+def _overridden(loaded: LoadedSubject, claims: Claims) -> LoadedSubject:
+    if loaded.kind is not SubjectKind.ATTENTION or claims == NO_CLAIMS:
+        return loaded
+    changed = claims.override(loaded.subject.implementation)
+    return replace(loaded, subject=replace(loaded.subject, implementation=changed))
+
+
+def _registered(name: str, device: str) -> list[LoadedSubject]:
+    from attnspec import implementations
+
+    subjects: list[LoadedSubject] = []
+    if name == "reference":
+        subjects += _reference(device)
+    if name in implementations.names():
+        subject = _subject(implementations.load(name), device, "")
+        subjects.append(LoadedSubject(kind=SubjectKind.ATTENTION, subject=subject))
+    for kind, names, load in (
+        (SubjectKind.MODEL, implementations.model_names, implementations.load_model),
+        (SubjectKind.TOKENIZER, implementations.tokenizer_names, implementations.load_tokenizer),
+        (SubjectKind.SAMPLER, implementations.sampler_names, implementations.load_sampler),
+    ):
+        if name in names():
+            subjects.append(LoadedSubject(kind=kind, subject=load(name)))
+    for entry in entry_points(group=ENTRY_POINTS, name=name):
+        subjects += resolve(entry.value, device=device)
+    if not subjects:
+        if name.endswith(".py"):
+            raise TargetError(f"{name}: which function of it? Give {name}:attribute")
+        raise TargetError(
+            f"{name}: no implementation of this name{suggestion_for(name, every_name())}; "
+            f"give module:attribute, file.py:attribute, or one of {', '.join(every_name())}"
+        )
+    return subjects
+
+
+def _reference(device: str) -> list[LoadedSubject]:
+    from attnspec.reference.implementation import REFERENCE
+    from attnspec.reference.model import MODEL
+    from attnspec.reference.text_implementations import SAMPLER, TOKENIZER
+
+    # Scalar loops judge the reference, which cannot judge itself: only as far as they are fast.
+    import_code = "from attnspec.reference import scaled_dot_product_attention as attention"
+    subject = Subject(
+        REFERENCE, oracle=expect_scalar, largest=400_000, device=device, import_code=import_code
+    )
+    return [
+        LoadedSubject(kind=SubjectKind.ATTENTION, subject=subject),
+        LoadedSubject(kind=SubjectKind.MODEL, subject=MODEL),
+        LoadedSubject(kind=SubjectKind.TOKENIZER, subject=TOKENIZER),
+        LoadedSubject(kind=SubjectKind.SAMPLER, subject=SAMPLER),
+    ]
+
+
+def _subject(implementation: Implementation, device: str, import_code: str) -> Subject:
+    only = implementation.devices
+    # an implementation for one kind of device runs there, whichever device the user chose
+    chosen = device if torch.device(device).type in only or len(only) > 1 else only[0]
+    return Subject(implementation, device=chosen, import_code=import_code)
+
+
+def _module(name: str, target: str) -> tuple[ModuleType, str]:
+    """Import a module by name or by path, and return it with the code that imports it."""
+    try:
+        if not name.endswith(".py"):
+            _search_first(Path.cwd())
+            return importlib.import_module(name), f"import {name}"
+        path = Path(name).resolve()
+        if not path.is_file():
+            raise TargetError(f"{target}: there is no file {name}")
+        _search_first(path.parent)
+        return importlib.import_module(path.stem), f"import {path.stem}"
+    except TargetError:
+        raise
+    except ModuleNotFoundError as error:
+        raise TargetError(f"{target}: cannot import it: {error}") from error
+    except BaseException as error:
+        if isinstance(error, KeyboardInterrupt):
+            raise
+        raise BrokenTarget(
+            f"{target}: importing it failed: {type(error).__name__}: {error}"
+        ) from error
+
+
+def _search_first(folder: Path) -> None:
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))

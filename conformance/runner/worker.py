@@ -1,0 +1,101 @@
+"""The worker's side of a task: code that runs inside the process of a subject."""
+
+import base64
+import contextlib
+import functools
+import json
+import pickle
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from attnspec.conformance import laws
+from attnspec.conformance.attention.inputs import draw
+from attnspec.conformance.attention.subject import Subject
+from attnspec.conformance.comparison.violation import Raised
+from attnspec.conformance.diagnosis.failure.describe import describe
+from attnspec.conformance.isolation.memory import GIBIBYTE, is_exhausted
+from attnspec.conformance.isolation.process import SendNote
+from attnspec.conformance.isolation.state import restored_state
+from attnspec.conformance.report.record import Outcome, Record
+from attnspec.conformance.runner.effort import Effort
+from attnspec.conformance.runner.in_process import run_in_process
+from attnspec.conformance.runner.targets import LoadedSubject
+from attnspec.conformance.runner.task import PlannedSubject, Task
+
+LOADED, CASE, STORED, SO_FAR = b"l", b"c", b"p", b"s"
+"""The notes that a worker leaves before its record: subject loaded, case, pickled case, record."""
+
+
+def reply(request: dict[str, Any], send_note: SendNote) -> str:
+    """Try a law, or describe a case of one, and return the result as JSON."""
+    torch.set_num_threads(1)
+    planned = PlannedSubject.from_data(request["subject"])
+    try:
+        with restored_state():
+            subject = _loaded(planned)
+    except BaseException as error:
+        message = str(error)
+        if not message.startswith(planned.target):
+            message = f"{planned.target}: importing it failed: {type(error).__name__}: {error}"
+        return json.dumps({"load_error": message})
+    if "stored" in request:
+        return json.dumps({"described": _describe(subject, request)})
+    send_note(LOADED, b"")
+    record = _run(subject, request, send_note)
+    exhausted = record.outcome is Outcome.ERRORED and is_exhausted(record.reason)
+    if exhausted:
+        most = request["memory"]
+        limit = "" if most is None else f" (limit {most / GIBIBYTE:.3g} GiB)"
+        reason = f"out of memory{limit}: {record.reason}"
+        message = record.message.replace(record.reason, reason, 1)
+        record = replace(record, reason=reason, message=message)
+    return json.dumps({"record": record.to_json(), "exhausted": exhausted})
+
+
+@functools.cache
+def _loaded(planned: PlannedSubject) -> LoadedSubject:
+    return planned.load()
+
+
+def _run(loaded: LoadedSubject, request: dict[str, Any], send_note: SendNote) -> Record:
+    law = laws.load()[request["law"]]
+    task = Task(law=law, subject=loaded, deviation=request["deviation"])
+    last: list[Any] = [None]
+
+    def on_case(case: Any) -> None:
+        last[0] = case
+        send_note(CASE, str(case).encode("utf-8", "surrogatepass"))
+        stored = b""
+        with contextlib.suppress(Exception):
+            stored = pickle.dumps(case)
+        send_note(STORED, stored)
+
+    def on_record(record: Record) -> None:
+        send_note(SO_FAR, record.to_json().encode("utf-8", "surrogatepass"))
+
+    try:
+        return run_in_process(task, Effort(request["effort"]), request["seed"], on_case, on_record)
+    except BaseException as error:
+        # no law catches these: the subject leaves the process, or memory runs out elsewhere
+        reason = Raised(f"{type(error).__name__}: {error}")
+        fields = describe(law, loaded.subject, last[0], reason)
+        return Record(
+            subject=loaded.name,
+            law=law.name,
+            clauses=law.clauses,
+            outcome=Outcome.ERRORED,
+            device=getattr(loaded.subject, "device", "cpu"),
+            **fields,
+        )
+
+
+def _describe(loaded: LoadedSubject, request: dict[str, Any]) -> dict[str, Any]:
+    """Describe a failure of which only the case is left."""
+    law, subject = laws.load()[request["law"]], loaded.subject
+    case = pickle.loads(base64.b64decode(request["stored"]))
+    if isinstance(subject, Subject):
+        with contextlib.suppress(Exception):
+            subject.last_call, subject.last_grad = draw(case), None
+    return describe(law, subject, case, Raised(request["reason"]))

@@ -1,0 +1,149 @@
+"""Vocabularies to test tokenizers on: the released one, one trained here, and random ones."""
+
+import contextlib
+import functools
+import itertools
+import json
+import random
+import socket
+from collections import Counter
+from collections.abc import Iterator
+
+from attnspec.conformance.comparison.violation import NotAvailable
+from attnspec.conformance.text.byte_pair import BytePairTokenizer, byte_characters
+from attnspec.spec import END_OF_TEXT, Vocabulary
+
+GPT2_MISSING = (
+    "the GPT-2 vocabulary is not in tiktoken's cache and cannot be downloaded: connect to the "
+    "network once, or set TIKTOKEN_CACHE_DIR to a folder that holds it"
+)
+
+_FILES = "https://openaipublic.blob.core.windows.net/gpt-2/encodings/main/"
+_SHA256 = {
+    "encoder.json": "196139668be63f3b5d6574427317ae82f612a97c5d1cdaf36ed2256dbf636783",
+    "vocab.bpe": "1ce1664773c50f3e0cc8842619a93edc4624525b728b188a9e0be33b7726adc5",
+}
+_PATIENCE = 10.0  # seconds without a response after which a download counts as failed
+
+_CORPUS = """\
+It's said that the cat isn't here; they're late, we've waited, I'll go and he'd stay. I'm sure.
+The theatre there gathers the others: their mother, their father, the brother. Then 2024, 1999, 100.
+   indented text\n\n\twith tabs,  two spaces   and three; "quoted" (bracketed) -- dash ... dotted!?
+naïve café, Ærø, Übergröße, Dvořák, Ελληνικά και ελληνική γλώσσα, русский язык и русская речь,
+日本語の日本の日々, 한국어 한국, हिन्दी हिन्दी, עברית, العربية, 😀😀 👩‍👩‍👧 👩‍👧 e\u0301 ½ ²² ٣٤
+aaaa aaaaaaa aaa abab ababab bababa the the the the the he he he in in on on
+"""
+_MERGES = 160
+
+
+@functools.cache
+def vocabulary(name: str) -> Vocabulary:
+    """Return a vocabulary by name.
+
+    Args:
+        name: `gpt2`; `trained`, by byte-pair training on a fixed text; `bytes`, without any merge;
+            `random-N`, with random merges over few letters, where the order of merges matters most.
+
+    Raises:
+        NotAvailable: if the files of `gpt2` are not in tiktoken's cache and cannot be downloaded.
+    """
+    if name == "gpt2":
+        return Vocabulary(
+            name=name, vocab_json=_file("encoder.json"), merges_txt=_file("vocab.bpe")
+        )
+    if name == "bytes":
+        return _assemble(name, [])
+    if name == "trained":
+        return train(name, _CORPUS, _MERGES)
+    return _random(name, random.Random(name))
+
+
+def train(name: str, corpus: str, merges: int) -> Vocabulary:
+    """Learn merges from a text: the most frequent pair each time; of equals, the smallest.
+
+    Source:
+        Sennrich, Haddow and Birch 2016, algorithm 1
+    """
+    base = BytePairTokenizer(_assemble("untrained", []))
+    words: Counter[tuple[str, ...]] = Counter(
+        tuple(base.spell(piece)) for piece in base.pieces(corpus)
+    )
+    learned: list[tuple[str, str]] = []
+    for _ in range(merges):
+        counts: Counter[tuple[str, str]] = Counter()
+        for word, occurrences in words.items():
+            for pair in itertools.pairwise(word):
+                counts[pair] += occurrences
+        best = min(counts, key=lambda pair: (-counts[pair], pair))
+        learned.append(best)
+        base.ranks = {best: 0}
+        merged: Counter[tuple[str, ...]] = Counter()
+        for word, occurrences in words.items():
+            merged[tuple(base.merge(list(word)))] += occurrences
+        words = merged
+    return _assemble(name, learned)
+
+
+def _random(name: str, source: random.Random) -> Vocabulary:
+    """Draw merges over a few letters, each reachable: its token is encoded as that one token."""
+    alphabet = ["a", "b", "c", byte_characters()[ord(" ")]]
+    tokens, merges = list(alphabet), list[tuple[str, str]]()
+    for _ in range(40):
+        pair = source.choice(tokens), source.choice(tokens[: len(alphabet)] + tokens[-6:])
+        token = pair[0] + pair[1]
+        # a space begins a piece and is never inside one
+        if token in tokens or alphabet[-1] in token[1:] or len(token) > 8:
+            continue
+        candidate = BytePairTokenizer(_assemble(name, [*merges, pair]))
+        if candidate.merge(list(token)) == [token]:
+            merges.append(pair)
+            tokens.append(token)
+    return _assemble(name, merges)
+
+
+def _assemble(name: str, merges: list[tuple[str, str]]) -> Vocabulary:
+    """Number the tokens as GPT-2 does: bytes as written, merges, then the special token."""
+    tokens = [*byte_characters().values(), *(left + right for left, right in merges), END_OF_TEXT]
+    lines = ["#version: 0.2", *(f"{left} {right}" for left, right in merges), ""]
+    return Vocabulary(
+        name=name,
+        vocab_json=json.dumps({token: number for number, token in enumerate(tokens)}),
+        merges_txt="\n".join(lines),
+    )
+
+
+def _file(name: str) -> str:
+    """Return the content of a file of the released vocabulary.
+
+    Raises:
+        NotAvailable: if it is neither cached nor can be downloaded.
+    """
+    content, reason = _fetched(name)
+    if reason:
+        raise NotAvailable(reason)
+    return content
+
+
+@functools.cache
+def _fetched(name: str) -> tuple[str, str]:
+    """Return (content, "") of a file in tiktoken's cache or downloaded, or ("", reason); cached."""
+    try:
+        from tiktoken.load import read_file_cached
+    except ImportError:
+        return "", "tiktoken is not installed: pip install attnspec[gpt2]"
+    try:
+        with _socket_timeout():
+            return read_file_cached(_FILES + name, _SHA256[name]).decode("utf-8"), ""
+    except (OSError, ValueError):
+        return "", GPT2_MISSING
+
+
+@contextlib.contextmanager
+def _socket_timeout() -> Iterator[None]:
+    """Limit the wait for a silent network: tiktoken itself sets no timeout."""
+    before = socket.getdefaulttimeout()
+    socket.setdefaulttimeout(_PATIENCE)
+    try:
+        yield
+    finally:
+        socket.setdefaulttimeout(before)

@@ -1,0 +1,169 @@
+"""Tests of snippets: run alone, the code of a failure shows the reported numbers."""
+
+import contextlib
+import io
+
+import pytest
+import torch
+
+from attnspec.conformance import laws, mutants
+from attnspec.conformance.attention.subject import Subject
+from attnspec.conformance.attention.values import normal
+from attnspec.conformance.comparison.violation import Violation
+from attnspec.conformance.diagnosis.failure.snippet import snippet
+from attnspec.conformance.laws.law import registered
+from attnspec.conformance.mutants.registry import planted
+from attnspec.implementations import load
+from attnspec.spec import CallMode, Case, Feature, Layout, Layouts, Mask, MaskKind, Values
+
+laws.load()
+mutants.load()
+
+CASE = Case(heads=2, kv_heads=1, queries=2, keys=3, d_head=2, d_value=2, dtype=torch.float16)
+FULL = CASE.but(
+    mask=Mask(kind=MaskKind.FLOAT), softcap=2.0, window=(1, None), sinks=True, alibi=True
+)
+
+
+def run(code):
+    """Execute code, and return its names and output."""
+    names = {}
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec(code, names)
+    return names, printed.getvalue()
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        CASE,
+        FULL,
+        FULL.but(return_lse=True),
+        CASE.but(dtype=torch.bfloat16, layouts=Layouts(query=Layout.TRANSPOSED)),
+        CASE.but(keys=0),
+        CASE.but(is_causal=True, scale=-0.5, dtype=torch.float64),
+        CASE.but(mode=CallMode.DEFAULT_FLOAT64),
+    ],
+    ids=str,
+)
+def test_a_snippet_repeats_the_call_bit_by_bit(case):
+    subject = Subject(load("eager"))
+    call = subject.draw(case)
+    out = subject.run(call)
+    names, _ = run(snippet(subject, call, None))
+    for one, two in zip((out,) if not case.return_lse else out, (names["out"],), strict=False):
+        again = two if not case.return_lse else two[0]
+        assert torch.equal(one, again)
+    assert names["query"].stride() == call.query.stride()
+
+
+def test_a_snippet_makes_the_call_in_its_mode():
+    subject = Subject(load("eager"))
+    names, _ = run(snippet(subject, subject.draw(CASE.but(mode=CallMode.INFERENCE)), None))
+    assert names["out"].is_inference()
+    code = snippet(subject, subject.draw(CASE.but(mode=CallMode.DEFAULT_FLOAT64)), None)
+    assert "torch.set_default_dtype(torch.float64)" in code
+
+
+@pytest.mark.parametrize("case", [CASE, FULL, FULL.but(return_lse=True)], ids=str)
+def test_a_snippet_repeats_the_backward_pass(case):
+    subject = Subject(load("eager"))
+    call = subject.draw(case)
+    grad_out = torch.randn(1, 2, 2, 2, generator=torch.Generator().manual_seed(0)).to(case.dtype)
+    _, gradients = subject.differentiate(call, grad_out)
+    code = snippet(subject, call, None)
+    names, _ = run(code)
+    assert len(code.splitlines()) <= 15
+    for expected, got in zip(gradients.values(), names["gradients"], strict=True):
+        assert torch.equal(expected, got)
+
+
+def test_a_forward_call_after_a_backward_pass_has_no_gradient():
+    subject = Subject(load("eager"))
+    call = subject.draw(CASE)
+    subject.differentiate(call, torch.ones(1, 2, 2, 2, dtype=case_dtype(call)))
+    subject.call(call)
+    assert "grad" not in snippet(subject, call, None)
+
+
+def case_dtype(call):
+    """Return the storage type of a call."""
+    return call.value.dtype
+
+
+LONG = Case(batch=2, heads=4, kv_heads=2, queries=33, keys=65, d_head=8, d_value=8)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        *(LONG.but(values=family, dtype=torch.float32) for family in Values),
+        LONG.but(values=Values.OFFSET, seed=3, scale=-0.3),
+        LONG.but(values=Values.GROWING, dtype=torch.bfloat16, is_causal=True),
+        LONG.but(dtype=torch.float16, mask=Mask(), sinks=True, alibi=True),
+        *(LONG.but(layouts=Layouts(query=layout, key=layout, value=layout)) for layout in Layout),
+    ],
+    ids=str,
+)
+def test_a_long_call_is_drawn_again_with_torch_alone(case):
+    subject = Subject(load("eager"))
+    call = subject.draw(case)
+    code = snippet(subject, call, None, case)
+    assert len(code.splitlines()) <= 15
+    assert max(map(len, code.splitlines())) < 6000
+    assert "attnspec" not in code.replace(subject.import_code, "")
+    names, _ = run(code)
+    for name, tensor in call.tensors.items():
+        assert torch.equal(names[name], tensor)
+        assert names[name].stride() == tensor.stride()
+        assert names[name].dtype == tensor.dtype
+    assert torch.equal(subject.run(call), names["out"])
+
+
+def test_changes_of_a_law_to_a_long_call_are_repeated():
+    subject = Subject(load("eager"))
+    call = subject.draw(LONG)
+    key = call.key.clone()
+    key[0, 1, 3] = torch.nan
+    key[1, 0, 7, 2] = -0.0
+    names, _ = run(snippet(subject, call.but(key=key), None, LONG))
+    assert torch.equal(names["key"].isnan(), key.isnan())
+    assert torch.equal(names["key"].nan_to_num(9), key.nan_to_num(9))
+    assert torch.equal(names["key"].signbit(), key.signbit())
+
+
+def test_a_long_backward_pass_is_repeated():
+    subject = Subject(load("eager"))
+    call = subject.draw(LONG)
+    grad_out = normal(LONG, "grad_out", 2, 4, 33, 8)
+    _, gradients = subject.differentiate(call, grad_out)
+    names, _ = run(snippet(subject, call, None, LONG))
+    for expected, got in zip(gradients.values(), names["gradients"], strict=True):
+        assert torch.equal(expected, got)
+
+
+def test_a_tensor_too_large_to_store_has_no_snippet():
+    subject = Subject(load("eager"))
+    call = subject.draw(LONG)
+    call = call.but(key=torch.rand_like(call.key))
+    assert snippet(subject, call, None, LONG) == ""
+    assert snippet(subject, call, None) == ""
+
+
+def test_the_snippet_of_a_broken_law_gives_the_reported_number():
+    mutant = planted()["own-pair-softcap-causal"].subject
+    subject = Subject(mutant)
+    subject.import_code = (
+        "from attnspec.conformance import mutants\n"
+        "attention = mutants.load()['own-pair-softcap-causal'].subject.attention"
+    )
+    case = CASE.but(softcap=0.5, is_causal=True, queries=3, dtype=torch.float32)
+    assert Feature.SOFTCAP in mutant.features
+    with pytest.raises(Violation) as failure:
+        registered()["options-combine"].check(subject, case)
+    mismatch = failure.value.mismatch
+    names, printed = run(snippet(subject, subject.last_call, mismatch))
+    assert mismatch is not None
+    assert any(f"{x:.9g}" == mismatch.got for x in names["out"].flatten().tolist())
+    assert printed

@@ -1,0 +1,206 @@
+"""Tests of the diagnosis of the mutants of GPT-2: the stage of each, and its own entry."""
+
+from dataclasses import replace
+
+import pytest
+
+from attnspec.conformance import mutants
+from attnspec.conformance.diagnosis.likeness.models import likely_model_mutants
+from attnspec.conformance.diagnosis.stages.names import Stage
+from attnspec.conformance.diagnosis.stages.search import first_divergence
+from attnspec.conformance.mutants.registry import planted
+from attnspec.spec import ModelImplementation
+
+mutants.load()
+
+
+def block(stage, layer=0):
+    """Return the name of a stage in a block."""
+    return f"block {layer}, {stage}"
+
+
+MUTANTS = {
+    name: mutant
+    for name, mutant in planted().items()
+    if isinstance(mutant.subject, ModelImplementation)
+}
+ELSEWHERE = {
+    # in larger models than those of the diagnosis
+    "own-ids-in-one-byte",
+    "own-ids-in-two-bytes",
+    "own-positions-in-one-byte",
+    "own-layers-by-prefix",
+    "own-layers-sorted-as-text",
+    "own-layer-of-one-digit",
+    "own-eight-heads",
+    "own-four-rows",
+    "own-cache-of-32",
+    "own-cached-positions-in-one-byte",
+    "own-padding-of-four-rows",
+    "own-inner-width-of-256",
+    "own-hidden-states-of-four-layers",
+    # in several caches, calls or models
+    "own-cache-in-the-model",
+    "own-cache-in-place",
+    "own-cache-memory-shared",
+    "own-mask-remembered",
+    "own-parameters-of-the-class",
+    # in loading
+    "own-missing-parameter-zero",
+    "own-extra-parameter-ignored",
+    "own-misshapen-parameter-broadcast",
+    "own-unnamed-parameter",
+    "own-parameters-by-order",
+    "own-buffer-taken-for-a-gain",
+    # in large scores of padding, or after a cache
+    "own-padding-penalty",
+    "own-chunk-penalty",
+}
+"""Mutants that are right on nearly every call that the diagnosis makes."""
+NO_STAGE = {
+    *ELSEWHERE,
+    # padding
+    "SPV-07",
+    "POS-05",
+    "own-padding-mask-ignored",
+    "own-padding-positions-ignored",
+    "own-bool-padding-inverted",
+    # the layout of the ids
+    "own-ids-read-as-contiguous",
+    # a cache
+    "own-cached-padding-counted-from-the-left",
+    "own-generation-cached-position-early",
+    "own-generation-cached-values-stale",
+    "CAC-01",
+    "CAC-02",
+    "CAC-03",
+    "CAC-04",
+    "MSK-05",
+    # missing refusals
+    "own-token-clamped",
+    "own-token-negative-wraps",
+    "own-positions-clamped",
+    # gradients
+    "MDL-10",
+    "own-norm-statistics-detached",
+    # not deterministic, or changed model parameters
+    "own-dropout-in-evaluation",
+    "own-state-kept",
+    "own-weights-folded-in-place",
+}
+STAGES = {
+    "own-token-next-row": str(Stage.TOKENS),
+    "own-embedding-scaled": str(Stage.TOKENS),
+    "own-no-positions": str(Stage.POSITIONS),
+    "own-positions-from-one": str(Stage.POSITIONS),
+    "own-generation-positions-from-one": str(Stage.POSITIONS),
+    "MDL-04": block(Stage.FIRST_NORM),
+    "MDL-05": block(Stage.FIRST_NORM),
+    "own-residual-after-norm": block(Stage.FIRST_NORM),
+    "own-norms-swapped": block(Stage.FIRST_NORM),
+    "own-epsilon-outside": block(Stage.FIRST_NORM),
+    "own-epsilon-fixed": block(Stage.FIRST_NORM),
+    "own-rms-norm": block(Stage.FIRST_NORM),
+    "own-variance-by-moments": block(Stage.FIRST_NORM),
+    "own-norm-over-sequence": block(Stage.FIRST_NORM),
+    "own-norm-over-batch": block(Stage.FIRST_NORM),
+    "own-bias-before-gain": block(Stage.FIRST_NORM),
+    "own-projection-transposed": block(Stage.PROJECTIONS),
+    "own-no-linear-bias": block(Stage.PROJECTIONS),
+    "MDL-03": block(Stage.HEADS),
+    "own-key-query-value": block(Stage.HEADS),
+    "own-heads-strided": block(Stage.HEADS),
+    "MSK-40": block(Stage.MASK),
+    "own-future-leak": block(Stage.MASK),
+    "own-mask-finite": block(Stage.MASK),
+    "own-scale-switch-ignored": block(Stage.SCALE),
+    "own-scale-of-d-model": block(Stage.SCALE),
+    "own-inverse-layer-from-zero": block(Stage.SCALE, 1),
+    "own-attention-over-batch": block(Stage.BATCH),
+    "own-no-residual-attention": block(Stage.FIRST_RESIDUAL),
+    "own-parallel-block": block(Stage.SECOND_NORM),
+    "own-square-mlp-transposed": block(Stage.MLP_MAPS),
+    "own-inner-width-ignored": block(Stage.MLP_MAPS),
+    "own-erf-gelu": block(Stage.ACTIVATION),
+    "own-quick-gelu": block(Stage.ACTIVATION),
+    "own-gelu-constant": block(Stage.ACTIVATION),
+    "own-leaky-gelu": block(Stage.ACTIVATION),
+    "own-activation-ignored": block(Stage.ACTIVATION),
+    "own-no-final-norm": str(Stage.FINAL_NORM),
+    "own-generation-head-without-norm": str(Stage.FINAL_NORM),
+    "own-final-norm-twice": str(Stage.FINAL_NORM),
+    "MDL-08": str(Stage.HEAD),
+    "MDL-09": str(Stage.HEAD),
+    "own-logits-shifted": str(Stage.HEAD),
+    "own-hidden-states-late": str(Stage.STATES),
+}
+TWINS = (
+    {"own-positions-from-one", "own-generation-positions-from-one"},
+    {"own-no-final-norm", "own-generation-head-without-norm"},
+)
+"""Pairs of mutants with the same mistake in the same step of the model."""
+
+
+def blind(subject):
+    """Return the same model with logits only, without hidden states and other features."""
+    return replace(subject, name=f"blind_{subject.name}", features=frozenset())
+
+
+def place(subject):
+    """Return the stage that the diagnosis names, or an empty string."""
+    divergence = first_divergence(subject)
+    return "" if divergence is None else divergence.place
+
+
+def assert_accurate(title, expected, named):
+    """Print the counts of named and rightly named mutants; require 19 of 20 to be right."""
+    stages = {mutant: stage for mutant, stage in named.items() if stage}
+    wrong = {mutant: stage for mutant, stage in stages.items() if stage != expected[mutant]}
+    right = len(stages) - len(wrong)
+    print(f"{title}: {len(stages)} of {len(named)} named, {right} right: {wrong}")
+    assert len(wrong) <= 0.05 * len(stages), wrong
+    missed = [mutant for mutant in named if expected[mutant] and not named[mutant]]
+    assert len(missed) <= 0.05 * len(named), missed
+
+
+def test_the_table_has_every_mutant():
+    assert set(STAGES) | NO_STAGE == set(MUTANTS)
+    assert not set(STAGES) & NO_STAGE
+
+
+@pytest.mark.parametrize("sees", [True, False], ids=["hidden states", "logits alone"])
+def test_the_stage_of_a_mutant_is_named(sees):
+    expected = dict.fromkeys(NO_STAGE, "") | STAGES
+    if not sees:
+        expected["own-hidden-states-late"] = ""
+    named = {
+        name: place(mutant.subject if sees else blind(mutant.subject))
+        for name, mutant in MUTANTS.items()
+        if sees or name in STAGES
+    }
+    assert_accurate("stages of mutants", expected, named)
+
+
+def test_a_mutant_looks_like_itself_and_without_its_entry_like_its_twin_at_most():
+    named = right = wrong = 0
+    shown = set(MUTANTS) - ELSEWHERE
+    for name, mutant in MUTANTS.items():
+        refusals = name in {
+            "own-token-clamped",
+            "own-token-negative-wraps",
+            "own-positions-clamped",
+        }
+        twins = next((pair for pair in TWINS if name in pair), {name})
+        matches = {match.id for match in likely_model_mutants(mutant.subject, refusals=refusals)}
+        others = {
+            match.id
+            for match in likely_model_mutants(
+                mutant.subject, refusals=refusals, without=frozenset({name})
+            )
+        }
+        named += bool(matches)
+        right += name in matches and matches <= twins
+        wrong += not others <= twins
+    print(f"looks like: {named} of {len(shown)} named, {right} right; {wrong} like another")
+    assert right >= 0.95 * len(shown)
+    assert wrong <= 0.05 * len(MUTANTS)

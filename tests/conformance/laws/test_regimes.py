@@ -1,0 +1,182 @@
+"""Regimes: every two that are claimed meet in a call, and a kernel that is wrong in them fails."""
+
+import random
+from dataclasses import replace
+from itertools import chain, combinations
+
+import pytest
+import torch
+
+from attnspec.conformance import laws
+from attnspec.conformance.attention.inputs import draw
+from attnspec.conformance.attention.regimes import AXES, FIELDS, regimes_of
+from attnspec.conformance.attention.subject import WRT, Subject
+from attnspec.conformance.comparison.violation import NotClaimed, Violation
+from attnspec.conformance.laws.helpers.regimes import design, pairs_shown, too_costly
+from attnspec.conformance.mutants.bases.dense import Dense, dense
+from attnspec.conformance.mutants.bases.wrong_at import wrong_at
+from attnspec.conformance.report.record import Outcome
+from attnspec.conformance.runner.check import check
+from attnspec.conformance.runner.effort import Effort
+from attnspec.spec import Case, Feature
+
+LAW = laws.load()["every-two-regimes-equal-the-definition"]
+EVERYTHING = frozenset(Feature) - {Feature.DROPOUT}
+CLAIMS = {
+    "everything": {"features": EVERYTHING},
+    "16 bits": {
+        "features": frozenset({Feature.CAUSAL, Feature.GQA, Feature.BACKWARD}),
+        "dtypes": (torch.float16, torch.bfloat16),
+    },
+    "plain float32": {"features": frozenset(), "dtypes": (torch.float32,)},
+}
+NOT_ALONE = {
+    ("queries", "0"): "there is no output to spoil",
+    ("backward", "no"): "a call with gradients is made without them first",
+}
+
+
+class Recording(Dense):
+    """A correct attention that keeps the pairs of regimes of its calls."""
+
+    def __init__(self):
+        self.pairs = set()
+
+    def __call__(self, query, key, value, *arguments, **options):
+        self.pairs |= pairs_shown(regimes_of(call_of(query, key, value, *arguments, **options)))
+        return super().__call__(query, key, value, *arguments, **options)
+
+
+def call_of(query, key, value, **options):
+    """Return the arguments of a call as the factory of mutants reads them."""
+    seen = []
+    recorder = wrong_at(("queries", "0"), attention=lambda *_, **__: torch.zeros(1))
+    object.__setattr__(recorder, "regimes", (Seen(seen),))
+    recorder(query, key, value, **options)
+    return seen[0]
+
+
+class Seen:
+    def __init__(self, calls):
+        self.calls = calls
+
+    def holds(self, call):
+        self.calls.append(call)
+        return False
+
+
+def subject_of(attention, **claims):
+    return Subject(replace(dense("recording", attention), **claims))
+
+
+def all_regimes():
+    return list(chain.from_iterable(AXES.values()))
+
+
+def called(case):
+    call = draw(case)
+    if not case.backward:
+        return call
+    return call.but(**{name: getattr(call, name).requires_grad_() for name in WRT})
+
+
+@pytest.fixture(scope="module")
+def everything():
+    """The design of a subject that claims everything, with the regimes of each case."""
+    subject = subject_of(Dense(), **CLAIMS["everything"])
+    cases = design(subject, 3).cases
+    return subject, [(case, set(regimes_of(called(case)))) for case in cases]
+
+
+def test_each_regime_has_values_that_are_of_it():
+    for regime in all_regimes():
+        for field, condition in regime.conditions.items():
+            assert any(map(condition, FIELDS[field].values)), regime
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CLAIMS)
+def test_every_pair_that_is_claimed_is_drawn(name):
+    subject = subject_of(Dense(), **CLAIMS[name])
+    chosen = design(subject, 1)
+    pairs = set().union(*(pairs_shown(regimes_of(called(case))) for case in chosen.cases))
+    assert chosen.claimed
+    assert not sorted(map(str, chosen.claimed - pairs))
+    assert all(subject.refuses(case) is None for case in chosen.cases)
+    assert not any(map(too_costly, chosen.cases))
+
+
+@pytest.mark.slow
+def test_a_whole_run_calls_every_pair_and_says_so():
+    attention = Recording()
+    subject = subject_of(attention, **CLAIMS["plain float32"])
+    record = check(LAW, subject, Effort.STANDARD, seed=2)
+    assert record.outcome is Outcome.PASSED
+    assert not design(subject, 2).claimed - attention.pairs
+    assert record.coverage["called"] == record.coverage["claimed"] > 1000
+    assert record.coverage["missing"] == []
+    assert record.coverage["not tried"]
+
+
+def test_values_inside_a_class_rotate_with_the_seed():
+    subject = subject_of(Dense(), **CLAIMS["plain float32"])
+    assert design(subject, 1).cases == design(subject, 1).cases
+    assert design(subject, 1).cases != design(subject, 2).cases
+
+
+def test_a_call_without_output_shows_only_that():
+    regimes = regimes_of(draw(Case(queries=0, keys=0, heads=2, kv_heads=1, d_head=8)))
+    assert {str(one) for one in frozenset.intersection(*pairs_shown(regimes))} == {"queries: 0"}
+    assert pairs_shown(regimes) < {frozenset(pair) for pair in combinations(regimes, 2)}
+
+
+def test_a_call_without_keys_shows_only_that():
+    regimes = regimes_of(draw(Case(queries=3, keys=0, heads=2, kv_heads=1, d_head=8)))
+    assert {str(one) for one in frozenset.intersection(*pairs_shown(regimes))} == {"keys: 0"}
+
+
+def is_killed(subject, cases):
+    for case in cases:
+        try:
+            LAW.check(subject, case)
+        except Violation:
+            return True
+        except NotClaimed:
+            continue
+    return False
+
+
+def trial(everything, regimes):
+    """Return whether an attention that is wrong in some regimes fails there, and passes beside."""
+    correct, cases = everything
+    names = [(regime.axis, regime.name) for regime in regimes]
+    attention = wrong_at(*names)
+    subject = Subject(replace(correct.implementation, attention=attention))
+    there = [case for case, held in cases if held.issuperset(regimes)]
+    beside = [case for case, held in cases if not held.issuperset(regimes)]
+    return is_killed(subject, there), is_killed(subject, beside[:3])
+
+
+@pytest.mark.slow
+def test_a_kernel_that_is_wrong_in_one_regime_fails_there_alone(everything):
+    regimes = [each for each in all_regimes() if (each.axis, each.name) not in NOT_ALONE]
+    survived = [str(each) for each in regimes if trial(everything, [each]) != (True, False)]
+    assert not survived
+
+
+@pytest.mark.slow
+def test_a_kernel_that_is_wrong_in_two_regimes_fails_there_alone(everything):
+    dice = random.Random(20261122)
+    claimed = sorted(design(everything[0], 3).claimed, key=lambda pair: sorted(map(str, pair)))
+    pairs = [
+        sorted(pair, key=str)
+        for pair in dice.sample(claimed, 200)
+        if not any((each.axis, each.name) in NOT_ALONE for each in pair)
+    ]
+    survived = [[*map(str, pair)] for pair in pairs if trial(everything, pair) != (True, False)]
+    assert not survived
+
+
+def test_a_scalar_oracle_judges_no_design():
+    subject = replace(subject_of(Dense(), **CLAIMS["everything"]), largest=1000)
+    assert design(subject).cases == ()

@@ -1,0 +1,115 @@
+"""The laws of TOK: the definition of byte-pair encoding, and the vocabularies of their cases."""
+
+import unicodedata
+
+import pytest
+
+from attnspec.conformance.comparison.violation import NotClaimed
+from attnspec.conformance.text.byte_pair import BytePairTokenizer, byte_characters, kind
+from attnspec.conformance.text.tokenizer_cases import TextCase, definition
+from attnspec.conformance.text.vocabularies import GPT2_MISSING, train, vocabulary
+from attnspec.implementations import load_tokenizer
+from attnspec.spec import END_OF_TEXT
+
+
+@pytest.mark.parametrize(
+    ("text", "pieces"),
+    [
+        ("", []),
+        ("Hello world", ["Hello", " world"]),
+        ("we'll they'd I'm", ["we", "'ll", " they", "'d", " I", "'m"]),
+        ("IT'S", ["IT", "'", "S"]),
+        ("a1b22", ["a", "1", "b", "22"]),
+        ("x   y", ["x", "  ", " y"]),
+        ("x \n\ty", ["x", " \n", "\t", "y"]),
+        ("x  ", ["x", "  "]),
+        (" !? ...", [" !?", " ..."]),
+        ("''s", ["''", "s"]),
+        ("\u00bd\u00b2\u0663", ["\u00bd\u00b2\u0663"]),
+        ("e\u0301", ["e", "\u0301"]),
+        ("a\u00a0b", ["a", "\u00a0", "b"]),
+        ("a\x1fb", ["a", "\x1f", "b"]),
+    ],
+)
+def test_pieces_are_those_of_the_rule(text: str, pieces: list[str]) -> None:
+    assert list(definition("trained").pieces(text)) == pieces
+
+
+@pytest.mark.slow
+def test_white_space_is_that_of_unicode() -> None:
+    differs = [chr(n) for n in range(0x110000) if chr(n).isspace() != (kind(chr(n)) == "space")]
+    assert differs == ["\x1c", "\x1d", "\x1e", "\x1f"]
+    assert unicodedata.category("\x1c") == "Cc"
+
+
+def test_byte_characters_print_and_are_all_different() -> None:
+    table = byte_characters()
+    assert sorted(table) == list(range(256))
+    assert len(set(table.values())) == 256
+    assert all(character.isprintable() and character != " " for character in table.values())
+    assert (table[0x20], table[0x0A], table[0x21]) == ("\u0120", "\u010a", "!")
+
+
+def test_merges_follow_rank_not_place() -> None:
+    small = train("small", "bc bc bc ab ab", 2)
+    assert small.merges == [("b", "c"), ("a", "b")] or small.merges[0] == ("b", "c")
+    tokenizer = BytePairTokenizer(small)
+    assert tokenizer.merge(list("abc")) == ["a", "bc"]
+
+
+@pytest.mark.parametrize("name", ["bytes", "trained", *(f"random-{n}" for n in range(40))])
+def test_vocabularies_are_sound(name: str) -> None:
+    trained = vocabulary(name)
+    assert sorted(trained.ids.values()) == list(range(len(trained.ids)))
+    assert len(trained.ids) == 256 + len(trained.merges) + 1
+    assert trained.ids[END_OF_TEXT] == len(trained.ids) - 1
+    assert not name.startswith("random") or len(trained.merges) >= 8
+    tokenizer = definition(name)
+    for left, right in trained.merges:
+        assert tokenizer.merge(list(left + right)) == [left + right]
+
+
+def test_the_released_vocabulary_is_fetched_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    load = pytest.importorskip("tiktoken.load")
+    from attnspec.conformance.text import vocabularies
+
+    requests: list[str] = []
+
+    def offline(*given: str) -> bytes:
+        requests.append(given[0])
+        raise OSError("no network")
+
+    monkeypatch.setattr(load, "read_file_cached", offline)
+    vocabularies._fetched.cache_clear()
+    vocabularies.vocabulary.cache_clear()
+    try:
+        for _ in range(3):
+            with pytest.raises(NotClaimed, match="TIKTOKEN_CACHE_DIR"):
+                vocabulary("gpt2")
+    finally:
+        vocabularies._fetched.cache_clear()
+        vocabularies.vocabulary.cache_clear()
+    assert len(requests) == 1
+    assert GPT2_MISSING
+
+
+def test_the_libraries_behave_as_the_notes_say() -> None:
+    """The notes of TOK-5 and TOK-9 stay true, or must be changed."""
+    tiktoken = pytest.importorskip("tiktoken")
+    pytest.importorskip("transformers")
+    theirs = load_tokenizer("huggingface_tokenizer").load(vocabulary("bytes")).tokenizer
+    ours = load_tokenizer("tiktoken_gpt2").load(vocabulary("bytes")).encoding
+    assert isinstance(ours, tiktoken.Encoding)
+    assert ours.decode(ours.encode("a\ud800")) == "a\ufffd"
+    assert ours.decode(ours.encode("\ud83d\ude00")) == "\U0001f600"
+    with pytest.raises(TypeError):
+        theirs.encode("a\ud800")
+    assert theirs.decode([71, 5000]) == "h"
+    with pytest.raises(KeyError):
+        ours.decode([5000])
+    with pytest.raises(OverflowError):
+        ours.decode([-1])
+
+
+def test_a_case_escapes_unprintable_characters() -> None:
+    assert str(TextCase(text="\x00\u200d")) == "vocabulary=trained text='\\x00\\u200d'"

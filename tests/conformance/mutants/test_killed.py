@@ -1,0 +1,87 @@
+"""Each mutant is killed by the law that it names, and each law kills: live and as stored."""
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from attnspec.conformance import laws, mutants
+from attnspec.conformance.attention.subject import Subject
+from attnspec.conformance.comparison.violation import NotAvailable, NotClaimed, Raised, Violation
+from attnspec.conformance.evidence.mutation.kill_matrix import KillMatrix
+from attnspec.conformance.evidence.mutation.sources import changed_since, source_digests
+from attnspec.spec import Implementation
+
+LAWS, MUTANTS = laws.load(), mutants.load()
+STORED = Path(__file__).parents[3] / "docs" / "results" / "mutants.jsonl"
+
+
+@pytest.fixture(scope="module")
+def matrix() -> KillMatrix:
+    return KillMatrix.read(STORED)
+
+
+@pytest.mark.parametrize("id", MUTANTS)
+def test_the_named_law_kills_the_mutant_by_a_pinned_case(id):
+    law, subject = LAWS[MUTANTS[id].killed_by], MUTANTS[id].subject
+    subject = Subject(subject) if isinstance(subject, Implementation) else subject
+    designed = law.design(subject) if law.design else ()
+
+    missing = ""
+    for case in (*law.pinned, *designed):
+        if isinstance(subject, Subject) and subject.refuses(case) is not None:
+            continue
+        try:
+            law.check(subject, case)
+        except (Violation, Raised):
+            return
+        except NotAvailable as error:
+            missing = str(error)
+        except NotClaimed:
+            continue
+    if missing:
+        pytest.skip(missing)
+    pytest.fail(f"{law.name} does not kill {id} by its pinned cases")
+
+
+def test_the_stored_matrix_is_of_these_laws_and_mutants(matrix):
+    changed = changed_since(matrix.sources)
+    assert not changed, (
+        f"docs/results/mutants.jsonl is older than {', '.join(changed)}: run `nox -s mutants`"
+    )
+    assert {name for names in matrix.laws.values() for name in names} == set(LAWS)
+    assert {result.mutant for result in matrix.mutants} == set(MUTANTS)
+
+
+def test_every_law_kills_a_mutant_in_the_stored_matrix(matrix):
+    kills = Counter(law for result in matrix.mutants for law in result.pinned)
+    assert not set(LAWS) - set(kills)
+
+
+def test_every_mutant_is_killed_by_the_law_that_it_names_in_the_stored_matrix(matrix):
+    assert not [
+        result.mutant
+        for result in matrix.mutants
+        if MUTANTS[result.mutant].killed_by not in result.pinned
+    ]
+
+
+def test_comments_and_docstrings_do_not_make_a_matrix_old(tmp_path, monkeypatch):
+    def digest_of(source: str) -> str:
+        (tmp_path / "one.py").write_text(source)
+        monkeypatch.setattr(laws, "__file__", str(tmp_path / "__init__.py"))
+        return source_digests()[f"{tmp_path.name}/one.py"]
+
+    plain = digest_of("def f(x):\n    return x\n")
+    documented = '"""A module."""\n\n\ndef f(x):  # same\n    """Return x."""\n    return x\n'
+    assert digest_of(documented) == plain
+    assert digest_of("def f(x):\n    return -x\n") != plain
+
+
+def test_a_changed_a_new_and_a_removed_file_make_a_matrix_old():
+    current = source_digests()
+    path = "laws/attention/definition.py"
+    assert changed_since(current) == []
+    assert changed_since(current | {path: "other"}) == [path]
+    assert changed_since(current | {"laws/gone.py": "x"}) == ["laws/gone.py"]
+    assert changed_since({name: d for name, d in current.items() if name != path}) == [path]

@@ -1,0 +1,142 @@
+"""Targets: what a name stands for, and the one clear error for what stands for nothing."""
+
+import re
+
+import pytest
+import torch
+
+from attnspec.conformance.api import check_attention
+from attnspec.conformance.laws.law import SubjectKind
+from attnspec.conformance.laws.select import select_laws
+from attnspec.conformance.report.record import Outcome
+from attnspec.conformance.runner.claims import Claims
+from attnspec.conformance.runner.declare import TargetError, declare
+from attnspec.conformance.runner.plan import plan
+from attnspec.conformance.runner.targets import every_name, resolve
+from attnspec.conformance.runner.task import TypedClaims
+from attnspec.spec import Case, EmptyRow, Feature, RoundingLevel
+
+
+def test_the_reference_stands_for_every_kind_of_subject():
+    assert {each.kind for each in resolve("reference")} == set(SubjectKind)
+
+
+def test_every_registered_name_resolves():
+    for name in every_name():
+        assert resolve(name), name
+
+
+def test_a_callable_in_a_file_claims_what_its_parameters_say(tmp_path):
+    path = tmp_path / "kernels_of_mine.py"
+    path.write_text(
+        "import torch\n"
+        "def attention(query, key, value, is_causal=False, scale=None, **rest):\n"
+        "    return torch.nn.functional.scaled_dot_product_attention(\n"
+        "        query, key, value, is_causal=is_causal, scale=scale)\n"
+    )
+    (judged,) = resolve(f"{path}:attention")
+    assert judged.subject.implementation.features == {Feature.CAUSAL}
+    assert judged.subject.implementation.dtypes[0] == torch.float64
+    assert judged.subject.import_code == (
+        "import kernels_of_mine; attention = kernels_of_mine.attention"
+    )
+
+
+def test_what_is_said_overrides_what_the_parameters_suggest():
+    claims = Claims.read("causal,gqa", "float16", ["rounding=eager", "empty_row=nan"])
+    (judged,) = resolve("torch.nn.functional:scaled_dot_product_attention", claims=claims)
+    implementation = judged.subject.implementation
+    assert implementation.features == {Feature.CAUSAL, Feature.GQA}
+    assert implementation.dtypes == (torch.float16,)
+    assert implementation.profile.rounding.level is RoundingLevel.EAGER
+    assert implementation.profile.empty_row is EmptyRow.NAN
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ({"features": "causal,gravity"}, "no feature 'gravity'; there are mask, causal"),
+        ({"dtypes": "float8"}, "no dtype 'float8'; there are float64"),
+        ({"profile": ["empty_row"]}, "key=value"),
+        ({"profile": ["mood=good"]}, "no question of a profile 'mood'"),
+        ({"profile": ["empty_row=good"]}, "no empty_row 'good'; there are zero, mean, nan"),
+        ({"profile": ["deterministic=maybe"]}, "there are yes, no"),
+    ],
+)
+def test_a_claim_that_is_none_is_named(said, told):
+    with pytest.raises(ValueError, match=re.escape(told)):
+        Claims.read(**said)
+
+
+def test_a_function_without_a_scale_is_asked_for_none():
+    def attention(query, key, value):
+        return torch.nn.functional.scaled_dot_product_attention(query, key, value)
+
+    declared = declare("attention", attention)
+    assert declared.refuses(Case()) is None
+    assert declared.refuses(Case(scale=2.0)) == "it has no parameter scale"
+
+
+def test_torch_itself_is_a_target():
+    (judged,) = resolve("torch.nn.functional:scaled_dot_product_attention")
+    claimed = judged.subject.implementation.features
+    assert claimed == {Feature.MASK, Feature.CAUSAL, Feature.GQA}
+
+
+@pytest.mark.parametrize(
+    ("target", "told"),
+    [
+        ("no_such_backend", "no implementation of this name"),
+        ("no_such_module:attention", "No module named 'no_such_module'"),
+        ("torch:no_such_attribute", "has no attribute 'no_such_attribute'"),
+        ("missing/file.py:attention", "there is no file"),
+        ("math:pi", "neither a callable nor an Implementation"),
+    ],
+)
+def test_a_target_that_is_not_there_is_named(target, told):
+    with pytest.raises(TargetError) as error:
+        resolve(target)
+    assert target in str(error.value)
+    assert told in str(error.value)
+
+
+def test_a_module_that_fails_on_import_is_named(tmp_path):
+    path = tmp_path / "fails_on_import.py"
+    path.write_text("raise RuntimeError('needs a licence')\n")
+    with pytest.raises(TargetError, match="needs a licence"):
+        resolve(f"{path}:attention")
+
+
+def test_a_callable_that_accepts_nothing_is_refused():
+    def picky(query, key, value):
+        raise TypeError("float8 only")
+
+    with pytest.raises(TargetError, match="float8 only"):
+        declare("picky", picky)
+
+
+def test_no_law_needs_a_function_to_take_a_scale():
+    def attention(query, key, value):
+        return torch.nn.functional.scaled_dot_product_attention(query, key, value)
+
+    laws = ["default-scale", "a-power-of-four-moves-from-scale-to-queries", "TEN-5"]
+    records = check_attention(attention, dtypes=[torch.float32], laws=laws, effort="smoke")
+    outcomes = {each.law: each.outcome for each in records}
+    assert outcomes.pop("a-power-of-four-moves-from-scale-to-queries") is Outcome.NOT_CLAIMED
+    assert set(outcomes.values()) == {Outcome.PASSED}
+
+
+@pytest.mark.parametrize(
+    ("target", "device", "told"),
+    [
+        ("eagr", "cpu", "did you mean 'eager'?"),
+        ("kernels.py", "cpu", "Give kernels.py:attribute"),
+        ("torch.nn.functional:scaled_dot_product_atention", "cpu", "did you mean 'scaled_dot_prod"),
+        ("torch.nn.functional:scaled_dot_product_attention", "gpu", "no device 'gpu'; give cpu"),
+    ],
+)
+def test_a_slip_of_the_pen_is_answered_with_what_was_meant(target, device, told):
+    with pytest.raises(TargetError, match=re.escape(told)):
+        plan([target], TypedClaims(), device, limit=60.0, memory=None)
+    with pytest.raises(ValueError, match=re.escape("'MKS' (did you mean 'MSK'?)")):
+        select_laws(["MKS"])
