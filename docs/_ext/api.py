@@ -24,7 +24,7 @@ _PLURAL = re.compile(r"(`\w+`)s\b")
 _DISTANCE = re.compile(r"\|(\w[^|`\\]*\w)\|")
 _FOREIGN = {
     *("Bool", "Float", "Float64", "Int", "Tensor", "ndarray", "jaxtyping", "torch"),
-    *("_pytest", "collections", "hypothesis", "os", "pathlib", "tiktoken"),
+    *("_pytest", "StrEnum", "collections", "hypothesis", "os", "pathlib", "tiktoken"),
 }
 """Names, or modules of names, without a link in signatures: the pages need no network."""
 _OURS = {"Decorated", "Explore", "Gradient", "Oracle", "Wide"}
