@@ -51,6 +51,11 @@ class MaskPattern(StrEnum):
     """Packed documents: a query reads the keys of its own document."""
     BIAS = "bias"
     """Every key readable; a float mask adds a finite bias."""
+    HALF = "half"
+    """Half of the keys is hidden: the first from every second batch element, the last from others.
+
+    In long calls these are whole tiles, which a kernel may skip.
+    """
 
 
 class MaskShape(StrEnum):
@@ -60,6 +65,9 @@ class MaskShape(StrEnum):
     HEADS = "1 heads queries keys"
     BATCH = "batch 1 queries keys"
     KEYS = "batch 1 1 keys"
+    KEYS_OF_HEADS = "batch heads 1 keys"
+    QUERIES = "batch 1 queries 1"
+    """A query may read all keys or none, as the pattern lets it read any or none."""
     RANK_3 = "heads queries keys"
     RANK_2 = "queries keys"
 
@@ -93,8 +101,12 @@ class Layout(StrEnum):
     """Every second channel of a larger buffer, with a storage offset; the gaps hold NaN."""
     EXPANDED = "expanded"
     """Heads share one block of memory (stride 0), so all heads hold equal values."""
+    EXPANDED_BATCH = "expanded_batch"
+    """Batch elements share one block of memory, so all of them hold equal values."""
     ODD_STRIDES = "odd_strides"
     """Contiguous, but dimensions of size one carry a meaningless stride."""
+    UNALIGNED = "unaligned"
+    """Contiguous, one element after the start of its memory, which a vector load may not read."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,6 +132,8 @@ class CallMode(StrEnum):
     """Under `torch.inference_mode`."""
     DEFAULT_FLOAT64 = "default_float64"
     """torch's default dtype is float64."""
+    DETERMINISTIC = "deterministic"
+    """Under `torch.use_deterministic_algorithms`, which fills new tensors with NaN as well."""
 
 
 class Values(StrEnum):
@@ -132,6 +146,8 @@ class Values(StrEnum):
     """Every score is far below zero."""
     GROWING = "growing"
     """Scores grow along the keys, so that a running maximum changes in every tile."""
+    CLIMBING = "climbing"
+    """Scores grow by 160 along the keys, by little in each tile: exp overflows without a shift."""
     OFFSET = "offset"
     """A huge offset common to all scores, which must not change the softmax."""
     ONE_HOT = "one_hot"
@@ -142,6 +158,8 @@ class Values(StrEnum):
     """Keys repeat, so that scores tie exactly."""
     CANCELLATION = "cancellation"
     """Values of size 1000 and both signs that nearly cancel."""
+    POSITIVE = "positive"
+    """Values of one sign and size, so that errors of rounding add up instead of cancelling."""
     TINY = "tiny"
     """Values of size 1e-3."""
     DENORMAL = "denormal"

@@ -5,6 +5,7 @@ from dataclasses import replace
 import torch
 
 from attnspec.conformance.attention.call import Call
+from attnspec.conformance.attention.layouts import is_unaligned
 from attnspec.reference.masks import visible_keys
 from attnspec.spec import (
     CallMode,
@@ -95,7 +96,12 @@ def _case_of(call: Call) -> Case | None:
 
 def with_contiguous_operands(call: Call) -> Call:
     """Return the same call with its tensors in contiguous memory; gradients reach the operands."""
-    return call.but(**{name: tensor.contiguous() for name, tensor in call.tensors.items()})
+    copied = {
+        name: tensor.clone(memory_format=torch.contiguous_format)
+        for name, tensor in call.tensors.items()
+        if _layout_of(tensor) is not Layout.CONTIGUOUS
+    }
+    return call.but(**copied)
 
 
 def _mask_of(mask: torch.Tensor, call: Call) -> Mask | None:
@@ -106,7 +112,9 @@ def _mask_of(mask: torch.Tensor, call: Call) -> Mask | None:
         return None
     if mask.dim() == 4:
         if mask.shape[2] == 1 < queries:
-            shape = MaskShape.KEYS
+            shape = MaskShape.KEYS if mask.shape[1] == 1 else MaskShape.KEYS_OF_HEADS
+        elif mask.shape[3] == 1 < call.key.shape[2]:
+            shape = MaskShape.QUERIES
         elif mask.shape[1] == 1 < heads:
             shape = MaskShape.BATCH
         elif mask.shape[0] == 1 < batch:
@@ -148,11 +156,14 @@ def _has_empty_row(call: Call, alignment: CausalAlignment) -> bool:
 
 def _layout_of(tensor: torch.Tensor | None) -> Layout:
     """Return the layout of a case that comes nearest to that of a tensor."""
-    if tensor is None or tensor.is_contiguous():
+    if tensor is None:
         return Layout.CONTIGUOUS
+    if tensor.is_contiguous():
+        return Layout.UNALIGNED if is_unaligned(tensor) else Layout.CONTIGUOUS
     sizes = zip(tensor.shape, tensor.stride(), strict=True)
-    if any(size > 1 and stride == 0 for size, stride in sizes):
-        return Layout.EXPANDED
+    shared = [axis for axis, (size, stride) in enumerate(sizes) if size > 1 and stride == 0]
+    if shared:
+        return Layout.EXPANDED_BATCH if (tensor.dim(), shared) == (4, [0]) else Layout.EXPANDED
     if tensor.stride(-1) == 1 or tensor.shape[-1] == 1:
         return Layout.HEADS_INSIDE
     if tensor.dim() < 2:

@@ -42,6 +42,8 @@ def attention_mask(case: Case, mask: Mask) -> torch.Tensor:
         MaskShape.HEADS: full[:1],
         MaskShape.BATCH: full[:, :1],
         MaskShape.KEYS: full[:, :1, :1],
+        MaskShape.KEYS_OF_HEADS: full[:, :, :1],
+        MaskShape.QUERIES: full[:, :1].any(-1, keepdim=True),
         MaskShape.RANK_3: full[0],
         MaskShape.RANK_2: full[0, 0],
     }
@@ -86,6 +88,15 @@ def visible_pairs(
             return visible
         case MaskPattern.EMPTY_ROWS:
             return (draw < 0.7) & (query % 3 != 0)
+        case MaskPattern.HALF:
+            return all_pairs & half_of_the_keys(batch, case.keys)[:, None, None, :]
+
+
+def half_of_the_keys(batch: int, keys: int) -> Bool[torch.Tensor, "batch keys"]:
+    """Return the keys that pattern `HALF` shows: at least one, if there is any."""
+    is_late = torch.arange(keys) >= keys // 2
+    is_first = torch.arange(batch) % 2 == 0
+    return (is_late == is_first[:, None]) | (keys == 1)
 
 
 def _sinks(case: Case) -> torch.Tensor:

@@ -14,14 +14,20 @@ def lay_out(tensor: torch.Tensor, layout: Layout) -> torch.Tensor:
 
     Args:
         tensor: any shape; one of rank one has no axes to swap, and holds one number per head.
-        layout: the strides. `EXPANDED` takes the values of the first head for all heads.
+        layout: the strides. `EXPANDED` takes the values of the first head for all heads,
+            `EXPANDED_BATCH` those of the first element for all elements.
 
     Returns:
-        A tensor equal to `tensor` (for `EXPANDED`: to its first head, repeated).
+        A tensor equal to `tensor` (of an expanded layout: to its first part, repeated).
     """
     swaps = layout in (Layout.TRANSPOSED, Layout.HEADS_INSIDE)
     least = 2 if swaps else 1
     return _LAYOUTS[layout](tensor) if tensor.dim() >= least else tensor.contiguous()
+
+
+def is_unaligned(tensor: torch.Tensor) -> bool:
+    """Return whether a tensor starts at no multiple of 16 bytes, as vector loads need it."""
+    return tensor.data_ptr() % 16 != 0
 
 
 def _contiguous(tensor: torch.Tensor) -> torch.Tensor:
@@ -60,6 +66,19 @@ def _expanded(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.narrow(axis, 0, 1).contiguous().expand(tensor.shape)
 
 
+def _expanded_batch(tensor: torch.Tensor) -> torch.Tensor:
+    if tensor.dim() < 4 or tensor.shape[0] == 0:
+        return tensor.contiguous()
+    return tensor[:1].contiguous().expand(tensor.shape)
+
+
+def _unaligned(tensor: torch.Tensor) -> torch.Tensor:
+    buffer = tensor.new_empty(tensor.numel() + 1)
+    view = buffer[1:].view(tensor.shape)
+    view.copy_(tensor)
+    return view
+
+
 def _odd_strides(tensor: torch.Tensor) -> torch.Tensor:
     fresh = tensor.contiguous()
     strides = [
@@ -75,5 +94,7 @@ _LAYOUTS: dict[Layout, Callable[[torch.Tensor], torch.Tensor]] = {
     Layout.HEADS_INSIDE: _heads_inside,
     Layout.SLICED: _sliced,
     Layout.EXPANDED: _expanded,
+    Layout.EXPANDED_BATCH: _expanded_batch,
     Layout.ODD_STRIDES: _odd_strides,
+    Layout.UNALIGNED: _unaligned,
 }

@@ -17,6 +17,8 @@ def entered(mode: CallMode) -> AbstractContextManager[object]:
             return torch.inference_mode()
         case CallMode.DEFAULT_FLOAT64:
             return default_dtype(torch.float64)
+        case CallMode.DETERMINISTIC:
+            return deterministic_algorithms()
     return nullcontext()
 
 
@@ -29,3 +31,15 @@ def default_dtype(dtype: torch.dtype | None) -> Iterator[None]:
         yield
     finally:
         torch.set_default_dtype(before)
+
+
+@contextmanager
+def deterministic_algorithms() -> Iterator[None]:
+    """Let torch use deterministic algorithms alone in a block, and warn where it has none."""
+    before = torch.are_deterministic_algorithms_enabled()
+    warns = torch.is_deterministic_algorithms_warn_only_enabled()
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before, warn_only=warns)

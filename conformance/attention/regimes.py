@@ -15,7 +15,8 @@ from typing import Any
 import torch
 
 from attnspec.conformance.attention.call import Call
-from attnspec.conformance.attention.layouts import lay_out
+from attnspec.conformance.attention.inputs import half_of_the_keys
+from attnspec.conformance.attention.layouts import is_unaligned, lay_out
 from attnspec.spec import (
     CallMode,
     Case,
@@ -146,6 +147,7 @@ MASKS = (
             (MaskKind.BOOL, MaskPattern.PADDING),
             (MaskKind.FLOAT, MaskPattern.RANDOM),
             (MaskKind.FLOAT, MaskPattern.BIAS),
+            *product(MaskKind, (MaskPattern.HALF, MaskPattern.EMPTY_ROWS)),
         )
     ),
 )
@@ -175,19 +177,38 @@ def _masks(call: Call) -> tuple[Mask | None, ...]:
         MaskShape.HEADS: (1, heads, queries, keys),
         MaskShape.BATCH: (batch, 1, queries, keys),
         MaskShape.KEYS: (batch, 1, min(1, queries), keys),
+        MaskShape.KEYS_OF_HEADS: (batch, heads, min(1, queries), keys),
+        MaskShape.QUERIES: (batch, 1, queries, 1),
         MaskShape.RANK_3: (heads, queries, keys),
         MaskShape.RANK_2: (queries, keys),
     }
     kind = MaskKind.BOOL if mask.dtype == torch.bool else MaskKind.FLOAT
-    is_bias = kind is MaskKind.FLOAT and bool(((mask != 0) & mask.isfinite()).any())
+    patterns = _patterns(mask)
     return tuple(
         each
         for each in MASKS
         if each is not None
         and each.kind is kind
         and shapes[each.shape] == tuple(mask.shape)
-        and (mask.numel() == 0 or (each.pattern is MaskPattern.BIAS) == is_bias)
+        and each.pattern in patterns
     )
+
+
+def _patterns(mask: torch.Tensor) -> tuple[MaskPattern, ...]:
+    """Return the patterns that a mask may be drawn by."""
+    if mask.numel() == 0:
+        return tuple(MaskPattern)
+    mask = mask.detach()
+    if mask.dtype != torch.bool and bool(((mask != 0) & mask.isfinite()).any()):
+        return (MaskPattern.BIAS,)
+    readable = mask if mask.dtype == torch.bool else mask == 0
+    if not bool(readable.any(-1).all()):
+        return (MaskPattern.EMPTY_ROWS,)
+    batch = mask.shape[0] if mask.dim() == 4 else 1
+    half = half_of_the_keys(batch, mask.shape[-1]).to(mask.device)
+    half = half[:, None, None, :] if mask.dim() == 4 else half[0]
+    others = (MaskPattern.RANDOM, MaskPattern.PADDING)
+    return (MaskPattern.HALF, *others) if bool((readable == half).all()) else others
 
 
 @functools.lru_cache(maxsize=4096)
@@ -198,6 +219,8 @@ def _strides(shape: torch.Size, layout: Layout) -> tuple[int, ...]:
 
 def _has_layout(tensor: torch.Tensor, layout: Layout) -> bool:
     """Return whether a tensor has the strides of a layout, those of dimensions of size 1 apart."""
+    if layout is Layout.UNALIGNED and tensor.numel() and not is_unaligned(tensor):
+        return False
     strides = zip(tensor.shape, tensor.stride(), _strides(tensor.shape, layout), strict=True)
     is_odd = layout is Layout.ODD_STRIDES
     return all(own == expected for size, own, expected in strides if size > 1 or is_odd)
@@ -457,9 +480,20 @@ AXES: dict[str, tuple[Regime, ...]] = {
             "bool": lambda value: value is not None and value.kind is MaskKind.BOOL,
             "float that hides": lambda value: (
                 value is not None
-                and (value.kind, value.pattern) == (MaskKind.FLOAT, MaskPattern.RANDOM)
+                and value.kind is MaskKind.FLOAT
+                and value.pattern is not MaskPattern.BIAS
             ),
             "float bias": lambda value: value is not None and value.pattern is MaskPattern.BIAS,
+        },
+    ),
+    "keys that a mask hides": _axis(
+        "keys that a mask hides",
+        "mask",
+        {
+            "half of them": lambda value: value is not None and value.pattern is MaskPattern.HALF,
+            "all from some queries": lambda value: (
+                value is not None and value.pattern is MaskPattern.EMPTY_ROWS
+            ),
         },
     ),
     "shape of mask": _axis(

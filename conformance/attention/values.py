@@ -86,8 +86,12 @@ def _negative(case: Case, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> 
     return *_shifted(case, -60.0, q, k), v
 
 
-def _growing(case: Case, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Tensors:
-    high = level(case, 40.0)
+RAMPS = {Values.GROWING: 40.0, Values.CLIMBING: 160.0}
+"""The score of the last key where scores grow from 0 along the keys."""
+
+
+def _ramp(case: Case, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Tensors:
+    high = level(case, RAMPS[case.values])
     ramp = torch.linspace(0, 1, case.keys, dtype=torch.float64)[:, None] if case.keys else 0.0
     return high + 0.1 * q, sign(case) * high * ramp + 0.1 * k, v
 
@@ -126,6 +130,10 @@ def _cancellation(case: Case, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor)
     return q, k, 1000.0 * sign[:, None] + v
 
 
+def _positive(case: Case, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Tensors:
+    return q, k, 1 + v.abs() / 4
+
+
 def _tiny(case: Case, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Tensors:
     return 1e-3 * q, 1e-3 * k, 1e-3 * v
 
@@ -138,12 +146,14 @@ _FAMILIES: dict[Values, Callable[..., Tensors]] = {
     Values.NORMAL: _normal,
     Values.PEAKED: _peaked,
     Values.NEGATIVE: _negative,
-    Values.GROWING: _growing,
+    Values.GROWING: _ramp,
+    Values.CLIMBING: _ramp,
     Values.OFFSET: _offset,
     Values.ONE_HOT: _one_hot,
     Values.INTEGERS: _integers,
     Values.TIES: _ties,
     Values.CANCELLATION: _cancellation,
+    Values.POSITIVE: _positive,
     Values.TINY: _tiny,
     Values.DENORMAL: _denormal,
 }

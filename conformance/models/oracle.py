@@ -139,13 +139,14 @@ def expected_logits(
     config: GPT2Config,
     weights: Weights,
     input_ids: Int[torch.Tensor, "batch length"],
+    **options: torch.Tensor,
 ) -> Float[torch.Tensor, "batch length vocab"]:
-    """Return the logits of the subject's oracle in float64."""
+    """Return the logits of the subject's oracle in float64; options are passed to the call."""
     oracle = model_oracle(subject)
     exact = in_float64(weights)
     model = _timed("oracle", oracle.build, config, exact)
     with torch.no_grad():
-        return checked_logits(_timed("oracle", model, input_ids), input_ids, exact)
+        return checked_logits(_timed("oracle", model, input_ids, **options), input_ids, exact)
 
 
 def check_against_oracle(

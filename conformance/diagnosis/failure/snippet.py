@@ -8,8 +8,9 @@ from typing import Any
 import torch
 
 from attnspec.conformance.attention.call import Call
+from attnspec.conformance.attention.layouts import is_unaligned
 from attnspec.conformance.attention.subject import Subject
-from attnspec.conformance.attention.values import level, seed_of, sign, spread
+from attnspec.conformance.attention.values import RAMPS, level, seed_of, sign, spread
 from attnspec.conformance.comparison.violation import Mismatch
 from attnspec.spec import CallMode, Case, Values
 
@@ -72,6 +73,11 @@ _IN: dict[CallMode, tuple[str, ...]] = {
         "torch.set_default_dtype(torch.float64)",
         "{}",
         "torch.set_default_dtype(torch.float32)",
+    ),
+    CallMode.DETERMINISTIC: (
+        "torch.use_deterministic_algorithms(True, warn_only=True)",
+        "{}",
+        "torch.use_deterministic_algorithms(False)",
     ),
 }
 """The lines that make a call in a mode."""
@@ -180,8 +186,8 @@ def _sources(name: str, values: torch.Tensor, case: Case) -> Iterator[str]:
             score = far if case.seed % 2 == 0 else -far
         middle, noise = spread(case, score)[0 if name == "query" else 1]
         yield f"{middle!r} + {noise!r} * {normal}"
-    if family is Values.GROWING and name in ("query", "key"):
-        high = level(case, 40.0)
+    if family in RAMPS and name in ("query", "key"):
+        high = level(case, RAMPS[family])
         ramp = f"torch.linspace(0, 1, {keys}, dtype=torch.float64)[:, None]"
         first = repr(high) if name == "query" else f"{sign(case) * high!r} * {ramp}"
         yield f"{first} + 0.1 * {normal}"
@@ -200,6 +206,8 @@ def _sources(name: str, values: torch.Tensor, case: Case) -> Iterator[str]:
         yield f"1000.0 * {ones}[:, None] + {normal}"
     if family is Values.TINY:
         yield f"1e-3 * {normal}"
+    if family is Values.POSITIVE and name == "value":
+        yield f"1 + {normal}.abs() / 4"
     if family is Values.DENORMAL and name == "value":
         yield f"{normal} * {torch.finfo(case.dtype).smallest_normal / 8!r}"
 
@@ -217,12 +225,10 @@ def _compressed(values: torch.Tensor) -> str:
 
 def _with_strides(code: str, values: torch.Tensor) -> str:
     """Extend code so that its tensor has the strides and offset of `values`."""
-    if values.is_contiguous() and values.storage_offset() == 0:
+    if values.is_contiguous() and not is_unaligned(values):
         return code
-    if values.dim() > 1 and values.mT.is_contiguous():
+    if values.dim() > 1 and values.mT.is_contiguous() and not values.is_contiguous():
         return f"{code}.mT.contiguous().mT"
-    if values.is_contiguous():
-        return code
     last = sum(
         (size - 1) * stride for size, stride in zip(values.shape, values.stride(), strict=True)
     )

@@ -4,8 +4,8 @@ import torch
 from hypothesis import strategies as st
 
 from attnspec.conformance.laws.law import law
-from attnspec.conformance.models.case import ModelCase, model_cases, normal
-from attnspec.conformance.models.oracle import check_within
+from attnspec.conformance.models.case import ModelCase, draw, model_cases, normal
+from attnspec.conformance.models.oracle import Allowed, check_within, expected_logits
 from attnspec.conformance.models.readout import PINNED, coarse_rows, make_readout, normalized
 from attnspec.conformance.models.subject import build, check_raises, logits_of
 from attnspec.spec import ModelFeature, ModelImplementation
@@ -47,6 +47,27 @@ def law_positions_add(subject: ModelImplementation, case: ModelCase) -> None:
         what="final LayerNorm",
         message="the stream does not start as token row plus position row, counted from 0",
     )
+
+
+@law("EMB-2", pinned=PINNED[:6], needs={ModelFeature.PADDING})
+def law_given_positions_select_their_rows(subject: ModelImplementation, case: ModelCase) -> None:
+    """EMB-2: position ids count instead of 0, 1, 2, ..., with and without a mask of real tokens."""
+    first = 2
+    inputs = draw(case.but(n_positions=case.length + first))
+    config, weights, ids = inputs.config, inputs.state_dict, inputs.input_ids
+    model = build(subject, config, weights)
+    # in steps of one: where they jump, some libraries start another sequence
+    places = (first + torch.arange(case.length)).expand(ids.shape)
+    tolerance = Allowed(config, weights, ids, position_ids=places).logits
+    expected = expected_logits(subject, config, weights, ids, position_ids=places)
+    for options in ({}, {"attention_mask": torch.ones_like(ids)}):
+        check_within(
+            logits_of(model, ids, weights, position_ids=places, **options),
+            expected,
+            tolerance,
+            what="logits",
+            message=f"given positions are not used {'with' if options else 'without'} a mask",
+        )
 
 
 @law("EMB-3", pinned=PINNED[:4])

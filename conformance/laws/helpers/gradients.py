@@ -62,7 +62,7 @@ def incoming_gradient(
         case "constant":
             grad = torch.ones_like(grad)
         case "large":
-            grad = grad * (2.0**6 if case.dtype == F16 else 2.0**40)
+            grad = grad * (2.0**9 if case.dtype == F16 else 2.0**40)
         case "small":
             grad = grad * (2.0**-6 if case.dtype == F16 else 2.0**-40)
         case "spiked":

@@ -27,6 +27,7 @@ FREE = (
     "extent",
     "prefill",
     "scores",
+    "keys that a mask hides",
     "shape of mask",
     "layout of mask",
 )
@@ -154,7 +155,7 @@ def _possible_values(
         values |= {name: 1 for name in sizes if not regimes[name]}
     if values["scale"] == 0 and "scores" not in row:
         values["scores"] = Values.TINY
-    if row.get("layout of mask") is not None and not {"mask", "shape of mask"} & row.keys():
+    if row.get("layout of mask") is not None and not regimes["mask"]:
         values["mask"] = FIELDS["mask"].values[1]
     for changes in product(*map(_equal, repeat(values), repeat(choices), EQUAL_FIELDS)):
         changed = functools.reduce(operator.or_, changes, values)
@@ -180,7 +181,8 @@ def _equal(
 def _is_consistent(row: Mapping[str, Choice], values: Mapping[str, Any]) -> bool:
     """Return whether the values that were chosen for a row go together."""
     has_scores, has_mask = bool(values["queries"] and values["keys"]), values["mask"] is not None
-    needed = {"scores": has_scores, "shape of mask": has_mask, "layout of mask": has_mask}
+    of_masks = ("keys that a mask hides", "shape of mask", "layout of mask")
+    needed = {"scores": has_scores, **dict.fromkeys(of_masks, has_mask)}
     return (
         all(is_there or row.get(axis) is None for axis, is_there in needed.items())
         and not (has_scores and values["scale"] == 0 and values["scores"] is not Values.TINY)

@@ -19,7 +19,7 @@ from attnspec.conformance.laws.helpers.options import ROW_AXES
 from attnspec.conformance.laws.helpers.regimes import Design, design, pairs_shown
 from attnspec.conformance.laws.law import law
 from attnspec.conformance.laws.numerics.long import sampled_rows
-from attnspec.spec import Case, Values
+from attnspec.spec import Case, Mask, MaskKind, MaskPattern, MaskShape, Values
 
 SCORES_JUDGED = 2**17
 """Scores of a call up to which each row is judged; of a longer one, rows with about so many."""
@@ -63,6 +63,10 @@ def further_cases(subject: Subject, seed: int) -> tuple[Case, ...]:
         TILES.but(backward=True),
         TILES.but(backward=True, dtype=F16, queries=257, keys=260, d_head=96, d_value=96),
         TILES.but(queries=140, keys=545, d_head=128, d_value=128, dtype=BF16),
+        DECODING.but(batch=2, mask=Mask(pattern=MaskPattern.HALF, shape=MaskShape.KEYS)),
+        DECODING.but(mask=Mask(kind=MaskKind.FLOAT, pattern=MaskPattern.HALF)),
+        TILES.but(mask=Mask(pattern=MaskPattern.EMPTY_ROWS, shape=MaskShape.QUERIES)),
+        TILES.but(heads=2, kv_heads=2, mask=Mask(shape=MaskShape.KEYS_OF_HEADS)),
     ),
     wide=cases_of_design,
     large=further_cases,

@@ -57,8 +57,9 @@ def law_memory_layout_changes_nothing(subject: Subject, case: Case) -> None:
         if subject.refuses(laid) is not None:
             continue
         call = subject.draw(laid)
-        # expanded memory holds the values of the first head for all heads
-        other = subject.expect(call) if layout is Layout.EXPANDED else expected
+        # expanded memory holds the values of the first head, or element, for all
+        is_other = layout in (Layout.EXPANDED, Layout.EXPANDED_BATCH)
+        other = subject.expect(call) if is_other else expected
         message = f"the output is wrong if the layout of {name} is {layout}"
         check_oracle(call, subject.call(call), other, message)
 

@@ -1,17 +1,18 @@
 """Laws of TEN: modes of PyTorch, such as inference mode and the default dtype, change nothing."""
 
 import itertools
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
 
 import torch
 
 from attnspec.conformance.attention.call import Call
-from attnspec.conformance.attention.modes import default_dtype
+from attnspec.conformance.attention.modes import default_dtype, deterministic_algorithms
 from attnspec.conformance.attention.oracle import Expected, check_oracle
 from attnspec.conformance.attention.subject import WRT, Subject
 from attnspec.conformance.comparison.violation import NotClaimed, Raised, Violation
-from attnspec.conformance.laws.helpers.calls import require_evidence
+from attnspec.conformance.laws.helpers.calls import new_contents, require_evidence
 from attnspec.conformance.laws.helpers.cases import (
     BF16,
     BIAS,
@@ -62,6 +63,14 @@ def law_calls_without_gradients_are_right_and_change_no_later_call(
         results = [_run(subject, made_inside), _run(subject, call)]
     for result in results:
         _judge(subject, call, result, "in inference mode")
+    for name, tensor in made_inside.tensors.items():
+        changed = call.but(**{name: new_contents(case, name, getattr(call, name))})
+        with torch.inference_mode():
+            original = tensor.clone()
+            tensor.copy_(getattr(changed, name))
+            result = _run(subject, made_inside)
+            tensor.copy_(original)
+        _judge(subject, changed, result, f"in inference mode after {name} was overwritten")
     with torch.no_grad():
         result = _run(subject, call)
     _judge(subject, call, result, "in no_grad mode")
@@ -89,7 +98,26 @@ def law_the_default_dtype_changes_nothing(subject: Subject, case: Case) -> None:
         name = str(dtype).removeprefix("torch.")
         _judge(subject, call, result, f"if the default dtype is {name}")
     # one backward pass: torch.compile compiles anew for each default dtype
-    _differentiate_and_judge(subject, case, "if the default dtype is bfloat16", BF16)
+    _differentiate_and_judge(subject, case, "if the default dtype is bfloat16", default_dtype(BF16))
+
+
+@law(
+    "TEN-21",
+    pinned=(
+        TINIEST,
+        *(PAIR.but(**fields) for fields in WITH_OPTIONS),
+        PAIR.but(queries=70, keys=150, is_causal=True, dtype=BF16),
+    ),
+    cost=3,
+)
+def law_deterministic_algorithms_give_the_same(subject: Subject, case: Case) -> None:
+    """TEN-21: if deterministic algorithms are requested, results and gradients are right."""
+    call = subject.draw(case)
+    with deterministic_algorithms():
+        result = _run(subject, call)
+    condition = "if deterministic algorithms are requested"
+    _judge(subject, call, result, condition)
+    _differentiate_and_judge(subject, case, condition, deterministic_algorithms())
 
 
 @law(
@@ -178,13 +206,23 @@ def _judge(
 
 
 def _differentiate_and_judge(
-    subject: Subject, case: Case, condition: str, dtype: torch.dtype | None = None
+    subject: Subject,
+    case: Case,
+    condition: str,
+    state: AbstractContextManager[object] | None = None,
 ) -> None:
-    """Compare the gradients of a case with the oracle, if they are claimed."""
+    """Compare the gradients of a case with the oracle, if they are claimed.
+
+    Args:
+        subject: the subject.
+        case: the case; it is claimed without gradients.
+        condition: what a failure is told to depend on.
+        state: enters the state of torch in which to call and differentiate.
+    """
     if subject.refuses(case.but(backward=True)) is not None:
         return
     call, grad = subject.draw(case, backward=True), incoming_gradient(case)
-    with default_dtype(dtype):
+    with state or nullcontext():
         out, gradients = subject.differentiate(call, grad, wrt=WRT)
     check_oracle(call, out, subject.expect(call), f"the output is wrong {condition}")
     message = f"the gradient is wrong {condition}"

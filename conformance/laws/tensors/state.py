@@ -5,15 +5,16 @@ import functools
 import torch
 
 from attnspec.conformance.attention.call import Call
-from attnspec.conformance.attention.oracle import check_oracle
+from attnspec.conformance.attention.oracle import Expected, check_oracle
 from attnspec.conformance.attention.strategies import POSITIVE, cases, vary
 from attnspec.conformance.attention.subject import Subject
 from attnspec.conformance.laws.helpers.calls import new_contents, normal_like, plain
 from attnspec.conformance.laws.helpers.cases import BF16, F16, F32, F64, OPTIONS, SMALL, TINIEST
+from attnspec.conformance.laws.helpers.gradients import check_gradients
 from attnspec.conformance.laws.helpers.threads import run_at_once
 from attnspec.conformance.laws.law import law
 from attnspec.conformance.laws.tensors.results import ADDED, GROUPED, PINNED, SQUARE
-from attnspec.spec import Case, Feature, Layout, Layouts
+from attnspec.spec import Case, Feature, Layout, Layouts, Mask, MaskShape
 
 WITH_OPTIONS = (
     TINIEST.but(window=(1, 0)),
@@ -146,6 +147,69 @@ def _check_backward(subject: Subject, call: Call, message: str) -> None:
     grad_out = torch.ones_like(expected.out).to(call.value.dtype)
     out, _ = subject.differentiate(call, grad_out)
     check_oracle(call, out, expected, message)
+
+
+SHORT_OF_LONG = Case(queries=3, keys=530, d_head=16, d_value=16, dtype=F32)
+PREFILL = Case(heads=2, kv_heads=2, queries=70, keys=70, d_head=16, d_value=16, dtype=F32)
+
+
+@law(
+    "TEN-5",
+    pinned=(
+        TINIEST,
+        SHORT_OF_LONG,
+        SHORT_OF_LONG.but(queries=1, heads=4, kv_heads=2, dtype=BF16),
+        *vary(SHORT_OF_LONG, is_causal=(True,), sinks=(True,), return_lse=(True,)),
+        SHORT_OF_LONG.but(mask=Mask(shape=MaskShape.KEYS)),
+        PREFILL,
+        PREFILL.but(is_causal=True, dtype=BF16),
+        PREFILL.but(backward=True),
+        PREFILL.but(backward=True, kv_heads=1, is_causal=True, dtype=F16),
+    ),
+    cost=4,
+)
+def law_calls_of_other_sizes_in_between_change_nothing(subject: Subject, case: Case) -> None:
+    """TEN-5: after longer, shorter, wider and narrower calls, a call gives what it gave before."""
+    call = subject.draw(case)
+    expected = subject.expect(call)
+    _run_and_judge(subject, call, expected, case.backward, "the output is wrong in the first call")
+    for name, other in cases_of_other_sizes(case).items():
+        if subject.refuses(other) is not None:
+            continue
+        between = subject.draw(other)
+        message = f"the output is wrong in a call with {name} than in the one before"
+        _run_and_judge(subject, between, subject.expect(between), case.backward, message)
+        message = f"the output is wrong after a call with {name}"
+        _run_and_judge(subject, call, expected, case.backward, message)
+
+
+def cases_of_other_sizes(case: Case) -> dict[str, Case]:
+    """Return cases that differ from one in a size, by the difference."""
+    case = case.but(seed=case.seed + 1)
+    sizes = {
+        "more keys": case.but(keys=3 * case.keys + 1),
+        "fewer keys": case.but(keys=max(1, case.keys // 2)),
+        "more queries": case.but(queries=3 * case.queries + 1),
+        "fewer queries": case.but(queries=max(1, case.queries // 2)),
+        "more batch elements": case.but(batch=case.batch + 2),
+        "more heads": case.but(heads=2 * case.heads, kv_heads=2 * case.kv_heads),
+        "wider heads": case.but(d_head=2 * case.d_head, d_value=2 * case.d_value),
+    }
+    return {name: other for name, other in sizes.items() if other != case}
+
+
+def _run_and_judge(
+    subject: Subject, call: Call, expected: Expected, backward: bool, message: str
+) -> None:
+    """Make a call and judge its output, and its gradients if `backward`."""
+    if not backward:
+        out = subject.call_with_lse(call)[0] if call.return_lse else subject.call(call)
+        check_oracle(call, out, expected, message)
+        return
+    grad = torch.ones_like(expected.out).to(call.value.dtype)
+    out, gradients = subject.differentiate(call, grad)
+    check_oracle(call, out, expected, message)
+    check_gradients(call, gradients, subject.expect_gradients(call, grad), message)
 
 
 CROWDED = SMALL.but(queries=33, keys=65, d_head=16, d_value=16)

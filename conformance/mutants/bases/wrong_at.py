@@ -65,5 +65,7 @@ def _mode() -> CallMode:
         return CallMode.INFERENCE
     if not torch.is_grad_enabled():
         return CallMode.NO_GRAD
+    if torch.are_deterministic_algorithms_enabled():
+        return CallMode.DETERMINISTIC
     is_float64 = torch.get_default_dtype() == torch.float64
     return CallMode.DEFAULT_FLOAT64 if is_float64 else CallMode.PLAIN

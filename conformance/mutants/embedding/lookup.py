@@ -1,10 +1,11 @@
 """Mutants of the embeddings: wrong rows or positions, and invalid ids or positions accepted."""
 
 import math
+from typing import Any
 
 import torch
 
-from attnspec.conformance.mutants.bases.gpt2 import CompactGPT2, model_mistake
+from attnspec.conformance.mutants.bases.gpt2 import Cache, CompactGPT2, model_mistake
 
 
 @model_mistake(
@@ -81,3 +82,21 @@ class PositionsFromOne(CompactGPT2):
         places = super().positions(past, length)
         last = self.config.n_positions - 1
         return torch.where(places < last, places + 1, places)
+
+
+@model_mistake(
+    "own-given-positions-need-a-mask",
+    "given positions are ignored unless there is a mask",
+    killed_by="given-positions-select-their-rows",
+)
+class GivenPositionsNeedAMask(CompactGPT2):
+    def __call__(
+        self,
+        input_ids: torch.Tensor,
+        cache: Cache | None = None,
+        attention_mask: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
+        output_hidden_states: bool = False,
+    ) -> Any:
+        used = position_ids if attention_mask is not None else None
+        return super().__call__(input_ids, cache, attention_mask, used, output_hidden_states)

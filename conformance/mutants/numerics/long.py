@@ -5,6 +5,7 @@ from typing import Any
 import torch
 
 from attnspec.conformance.mutants.bases.dense import Dense
+from attnspec.conformance.mutants.bases.tiled import Tiled
 from attnspec.conformance.mutants.planting import mistake
 from attnspec.spec import Feature
 
@@ -108,3 +109,43 @@ class OffsetsInUnsigned32Bits(Dense):
     def __call__(self, *operands: Any, **options: Any) -> Any:
         read: list[Any] = [_read_by_32_bits(operand, signed=False) for operand in operands]
         return super().__call__(*read, **options)
+
+
+@mistake(
+    "own-maximum-of-the-last-tile",
+    "a growth of the maximum by less than 256 is left out, counted from the tile before",
+    killed_by="rows-of-a-long-sequence-stay-within-the-bound",
+)
+class MaximumOfTheLastTile(Tiled):
+    tile = 64
+    before: torch.Tensor
+
+    def start(
+        self, column: torch.Tensor, sinks: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        peak, total = super().start(column, sinks)
+        self.before = peak
+        return peak, total
+
+    def grow(self, peak: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        grown = super().grow(peak, scores)
+        jumps = (scores.amax(-1, keepdim=True) > self.before + 5.5) | peak.isinf()
+        self.before = scores.amax(-1, keepdim=True)
+        return torch.where(jumps, grown, peak)
+
+
+@mistake(
+    "own-output-rounded-once-a-tile",
+    "the output so far is stored in the storage type after each 128 keys",
+    killed_by="rows-of-a-long-sequence-stay-within-the-bound",
+)
+class OutputRoundedOnceATile(Tiled):
+    tile = 128
+    storage: torch.dtype
+
+    def __call__(self, query: torch.Tensor, *rest: Any, **options: Any) -> Any:
+        self.storage = query.dtype
+        return super().__call__(query, *rest, **options)
+
+    def shrink_out(self, out: torch.Tensor, shrink: torch.Tensor) -> torch.Tensor:
+        return super().shrink_out(out.to(self.storage).to(out.dtype), shrink)

@@ -1,7 +1,10 @@
 """Planted bugs of NUM-18: attention that is wrong in one class of calls alone."""
 
+import torch
+
+from attnspec.conformance.mutants.bases.dense import Dense
 from attnspec.conformance.mutants.bases.wrong_at import wrong_at
-from attnspec.conformance.mutants.planting import plant_dense
+from attnspec.conformance.mutants.planting import mistake, plant_dense
 
 LAW = "every-two-regimes-equal-the-definition"
 
@@ -17,3 +20,35 @@ plant_dense(
     wrong_at(("extent", "several tiles of queries and keys, backward"), ("d_head", "96")),
     killed_by=LAW,
 )
+
+
+@mistake(
+    "own-tile-skipped-for-all",
+    "in a long call, a tile that a mask hides from the first batch element is skipped for all",
+    killed_by=LAW,
+)
+class TileSkippedForAll(Dense):
+    tile = 128
+
+    def hide(self, scores: torch.Tensor, visible: torch.Tensor) -> torch.Tensor:
+        keys = scores.shape[-1]
+        if len(scores) > 1 and keys > 4 * self.tile:
+            padding = -keys % self.tile
+            tiles = torch.nn.functional.pad(visible[0].any(-2).any(0), (0, padding), value=False)
+            is_read = tiles.view(-1, self.tile).any(-1).repeat_interleave(self.tile)[:keys]
+            visible = visible & is_read
+        return super().hide(scores, visible)
+
+
+@mistake(
+    "own-split-skipped",
+    "decoding skips the second half of long keys if the first is hidden",
+    killed_by=LAW,
+)
+class SplitSkipped(Dense):
+    def hide(self, scores: torch.Tensor, visible: torch.Tensor) -> torch.Tensor:
+        half = scores.shape[-1] // 2
+        if scores.shape[-2] <= 8 and half > 256:
+            visible = visible.clone()
+            visible[..., half:] &= visible[..., :half].any(-1, keepdim=True)
+        return super().hide(scores, visible)

@@ -68,6 +68,21 @@ plant_dense(
 )
 
 
+def _from_a_multiple_of_16_bytes(tensor: torch.Tensor) -> torch.Tensor:
+    start = tensor.storage_offset() - tensor.data_ptr() % 16 // tensor.element_size()
+    if start < 0 or not tensor.is_contiguous():
+        return tensor
+    return torch.as_strided(tensor, tensor.shape, tensor.stride(), start)
+
+
+plant_dense(
+    "own-vector-loads",
+    "contiguous operands read from the last multiple of 16 bytes, as vector loads do",
+    _reading(_from_a_multiple_of_16_bytes),
+    killed_by="memory-layout-changes-nothing",
+)
+
+
 def _not_contiguous_is_transposed(tensor: torch.Tensor) -> torch.Tensor:
     if tensor.is_contiguous():
         return tensor

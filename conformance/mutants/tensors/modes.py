@@ -75,3 +75,35 @@ class WithoutBias(Dense):
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         visible, bias = super().mask(attn_mask, is_causal, scores)
         return visible, None if torch.is_autocast_enabled(scores.device.type) else bias
+
+
+@mistake(
+    "own-deterministic-branch",
+    "the branch for deterministic algorithms masks from the upper left with one key too few",
+    killed_by="deterministic-algorithms-give-the-same",
+)
+class DeterministicBranch(Dense):
+    def causal(self, queries: int, keys: int) -> torch.Tensor:
+        diagonal = -1 if torch.are_deterministic_algorithms_enabled() else 0
+        visible = super().causal(queries, keys).tril(diagonal)
+        visible[:, :1] = True
+        return visible
+
+
+@mistake(
+    "own-mask-kept-in-inference-mode",
+    "in inference mode a mask is converted once for each address, where it has no version",
+    killed_by="calls-without-gradients-are-right-and-change-no-later-call",
+)
+class MaskKeptInInferenceMode(Dense):
+    kept: tuple[int, torch.Size, torch.Tensor] | None = None
+
+    def mask(
+        self, attn_mask: torch.Tensor | None, is_causal: bool, scores: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        if attn_mask is None or not attn_mask.is_inference():
+            return super().mask(attn_mask, is_causal, scores)
+        place = (attn_mask.data_ptr(), attn_mask.shape)
+        if self.kept is None or self.kept[:2] != place:
+            self.kept = (*place, attn_mask.clone())
+        return super().mask(self.kept[2], is_causal, scores)
