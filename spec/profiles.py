@@ -61,6 +61,14 @@ class SoftcapOrder(StrEnum):
     """The softcap bounds the sum of scaled scores, float mask and ALiBi."""
 
 
+class Float64Precision(StrEnum):
+    """The type in which a call with tensors of float64 is computed."""
+
+    FLOAT64 = "float64"
+    FLOAT32 = "float32"
+    """Every tensor is rounded to float32 first, and the result is accurate to float32."""
+
+
 class RoundingLevel(StrEnum):
     """The intermediate results that may be rounded to the storage type, from fewest to most."""
 
@@ -131,6 +139,7 @@ class Profile:
     masked_values: MaskedNonfinite = MaskedNonfinite.BLOCKED
     grouping: Grouping = Grouping.CONSECUTIVE
     softcap_order: SoftcapOrder = SoftcapOrder.BEFORE_BIAS
+    float64_precision: Float64Precision = Float64Precision.FLOAT64
     rounding: Rounding = field(default_factory=Rounding)
     deterministic: bool = True
     """Equal calls return equal bits."""
@@ -147,6 +156,7 @@ class Profile:
         "masked_values": MaskedNonfinite,
         "grouping": Grouping,
         "softcap_order": SoftcapOrder,
+        "float64_precision": Float64Precision,
     }
     """The fields whose answers have names, with these answers."""
 

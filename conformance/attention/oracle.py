@@ -175,7 +175,7 @@ def _expect_rows(
     if not with_bound:
         bound, lse_bound = torch.zeros_like(out), torch.zeros_like(lse)
         return Expected(out=out, bound=bound, lse=lse, lse_bound=lse_bound, visible=visible)
-    r = Roundoff.of(call.value.dtype, profile.rounding)
+    r = Roundoff.of(call.value.dtype, profile)
     finite = finite_rows(rows)
     w = weights(finite, r)
     forward = forward_bound(w, finite.value, r)

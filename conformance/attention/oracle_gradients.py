@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float, Float64, Int
 
 from attnspec.conformance.attention.bounds.backward import Part, backward, bounded
 from attnspec.conformance.attention.bounds.forward import forward_bound
-from attnspec.conformance.attention.bounds.roundoff import UNIT, Roundoff
+from attnspec.conformance.attention.bounds.roundoff import UNIT, Roundoff, working_dtype
 from attnspec.conformance.attention.bounds.rows import Rows, empty_rows, rows_of, sum_of_groups
 from attnspec.conformance.attention.bounds.scores import weights
 from attnspec.conformance.attention.call import Call
@@ -96,7 +96,7 @@ def expect_gradients(
     batch, heads, queries, _ = call.query.shape
     keys = call.key.shape[2]
     group = heads // call.key.shape[1]
-    r = Roundoff.of(call.value.dtype, profile.rounding)
+    r = Roundoff.of(call.value.dtype, profile)
     scale = rows_of(call, profile, torch.arange(0)).scale
     n_q, n_kv = profile.rounding.partial_writes(queries, keys)
     n_kv = n_kv + (1 if group > 1 else 0)
@@ -108,7 +108,7 @@ def expect_gradients(
             has_rows = name == "query" or (name == "attn_mask" and _has_rows(call))
             combine = _append_rows if has_rows else torch.add
             whole[name] = whole[name].join(part, combine) if name in whole else part
-    storable = torch.finfo(call.query.dtype).max
+    storable = torch.finfo(working_dtype(call.query.dtype, profile)).max
     # in float64 the oracle rounds like any implementation
     factor = 2 if call.value.dtype == torch.float64 else 1
 
@@ -195,7 +195,7 @@ def _differentiate(
             rows,
             grad,
             r,
-            storable=torch.finfo(call.value.dtype).max,
+            storable=torch.finfo(working_dtype(call.value.dtype, profile)).max,
             undefined=undefined,
             spoiling=spoiling,
             may_be_nan=nan,

@@ -14,7 +14,13 @@ from jaxtyping import Float
 
 from attnspec.conformance.attention.bounds.backward import Part, bounded, weight_error
 from attnspec.conformance.attention.bounds.forward import forward_bound
-from attnspec.conformance.attention.bounds.roundoff import UNIT, Roundoff, compound, theta
+from attnspec.conformance.attention.bounds.roundoff import (
+    UNIT,
+    Roundoff,
+    compound,
+    theta,
+    working_dtype,
+)
 from attnspec.conformance.attention.bounds.rows import Rows, rows_of, sum_of_groups
 from attnspec.conformance.attention.bounds.scores import Weights, weights
 from attnspec.conformance.attention.call import Call
@@ -37,7 +43,7 @@ def expect_lse_gradients(
     keys, kv_heads = call.key.shape[2], call.key.shape[1]
     group = heads // kv_heads
     rows = rows_of(call, profile, torch.arange(queries))
-    r = Roundoff.of(call.value.dtype, profile.rounding)
+    r = Roundoff.of(call.value.dtype, profile)
     n_q, n_kv = profile.rounding.partial_writes(queries, keys)
     grad = grad_lse.double()
     with torch.no_grad():
@@ -61,7 +67,7 @@ def expect_lse_gradients(
             writes=writes,
             scale=rows.scale,
             unit=UNIT[call.value.dtype],
-            storable=torch.finfo(call.value.dtype).max,
+            storable=torch.finfo(working_dtype(call.value.dtype, profile)).max,
         )
         expected[name] = Gradient(exact=total, bound=factor * bound)
     return expected

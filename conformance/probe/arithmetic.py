@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import torch
 
@@ -21,9 +22,11 @@ from attnspec.conformance.probe.harness import (
     distance,
     dtype_name,
     readings,
+    with_profile,
 )
 from attnspec.conformance.probe.training import gradients, incoming
 from attnspec.spec import (
+    Float64Precision,
     Mask,
     MaskKind,
     MaskPattern,
@@ -59,19 +62,33 @@ MIDPOINT_OFFSET = 0.04
 def storage_types(harness: Harness) -> Finding:
     """Find the storage types that are accepted and give right results."""
     evidence, right, wrong = [], [], []
+    facts: dict[str, Any] = {"dtypes": right}
+    answer = []
     for dtype in harness.dtypes:
-        call = draw(harness.case(dtype=dtype))
-        verdict = harness.compare(call, readings(harness.oracle_call(call)))
+        call, name = draw(harness.case(dtype=dtype)), dtype_name(dtype)
+        oracle_call = harness.oracle_call(call)
+        known = readings(oracle_call)
+        if dtype == torch.float64:
+            known.append(
+                with_profile(
+                    "right to float32", oracle_call, float64_precision=Float64Precision.FLOAT32
+                )
+            )
+        verdict = harness.compare(call, known)
         evidence.append(verdict.message)
         if verdict.names:
-            right.append(dtype_name(dtype))
+            right.append(name)
+            is_narrow = "right" not in verdict.names
+            answer.append(f"{name} (accurate to float32)" if is_narrow else name)
+            if is_narrow:
+                facts["profile"] = {"float64_precision": str(Float64Precision.FLOAT32)}
         elif not verdict.is_refusal:
-            wrong.append(dtype_name(dtype))
+            wrong.append(name)
     return Finding(
-        answer=", ".join(right) or "none is right",
+        answer=", ".join(answer) or "none is right",
         evidence=tuple(evidence),
         deviation=f"accepted, but wrong: {', '.join(wrong)}" if wrong else "",
-        facts={"dtypes": right},
+        facts=facts,
     )
 
 

@@ -8,7 +8,12 @@ from attnspec.conformance.probe.experiment import Finding
 from attnspec.conformance.report.escape import escape_controls
 from attnspec.spec import Feature, Profile, RoundingLevel
 
-_EXCEPTIONS = ("causal_single_query", "empty_row_bool_mask", "empty_row_float_mask")
+_EXCEPTIONS = (
+    "causal_single_query",
+    "empty_row_bool_mask",
+    "empty_row_float_mask",
+    "float64_precision",
+)
 """Answers that a profile need not have."""
 
 _OF_FEATURE = {"grouping": Feature.GQA, "softcap_order": Feature.SOFTCAP}
@@ -19,6 +24,7 @@ _NAMES = (
     "CausalSingleQuery",
     "EmptyRow",
     "Feature",
+    "Float64Precision",
     "Grouping",
     "Implementation",
     "Layout",

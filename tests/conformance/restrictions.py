@@ -22,6 +22,7 @@ from attnspec.spec import (
     CausalSingleQuery,
     EmptyRow,
     Feature,
+    Float64Precision,
     Grouping,
     Implementation,
     Layouts,
@@ -46,6 +47,7 @@ ANSWERS: dict[str, tuple[Any, ...]] = {
     "masked_values": tuple(MaskedNonfinite),
     "grouping": tuple(Grouping),
     "softcap_order": tuple(SoftcapOrder),
+    "float64_precision": tuple(Float64Precision),
     "deterministic": (True, False),
     "batch_invariant": (False, True),
     "level": tuple(RoundingLevel),
@@ -109,10 +111,28 @@ def _each_batch_element(*operands: torch.Tensor, **options: Any) -> Any:
     return torch.cat(results)
 
 
+def _in_float32(function: Callable[..., Any], *operands: torch.Tensor, **options: Any) -> Any:
+    """Compute a call with tensors of float64 in float32."""
+    if operands[0].dtype != torch.float64:
+        return function(*operands, **options)
+
+    def narrow(each: Any) -> Any:
+        is_wide = isinstance(each, torch.Tensor) and each.dtype == torch.float64
+        return each.float() if is_wide else each
+
+    options = {name: narrow(each) for name, each in options.items()}
+    result = function(*map(narrow, operands), **options)
+    if isinstance(result, tuple):
+        return tuple(each.double() for each in result)
+    return result.double()
+
+
 def with_profile(name: str, answers: Mapping[str, Any]) -> Implementation:
     """Return the reference, computing and declaring these answers."""
     profile = profile_of(answers)
     function = _each_batch_element if profile.batch_invariant else scaled_dot_product_attention
+    if profile.float64_precision is Float64Precision.FLOAT32:
+        function = functools.partial(_in_float32, function)
 
     def attention(*operands: torch.Tensor, **options: Any) -> Any:
         def attend(empty_row: EmptyRow) -> Any:

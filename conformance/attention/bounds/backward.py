@@ -18,6 +18,10 @@ weights (the scores may be computed again, in another order); eager: stored once
 
     r = dp + (p + dp)((1 + u_s) exp(λ + 2u) - 1) + f                dp ≤ 1
 
+**Operands.** If they are rounded on the way in, dO and v add (1 + u_in)² to E_dP, and k, q and dO
+(1 + u_in) to the products below; dO adds as much to D. Where dO underflows, dV loses a floor for
+each weight.
+
 **dP.** E_dP = γ_{d_v+4} Σ|dO||v| + flush; eager: three times rounded to the storage type (itself,
 and the two derivatives of a quotient).
 
@@ -186,7 +190,7 @@ def backward(
     # a hidden pair may be infinite, and must not be multiplied by zero
     dP, magnitude = dP.where(w.readable, 0.0), magnitude.where(w.readable, 0.0)
     operands = grad.abs().sum(-1, keepdim=True) + value.abs().sum(-1)[..., None, :] + d_value
-    E_dP = r.gamma(d_value + 4) * magnitude + r.f_u * operands
+    E_dP = compound(r.gamma(d_value + 4), theta(2, r.u_in)) * magnitude + r.f_u * operands
     divided = _sum_of_exponentials(w) if r.stores_scores else torch.ones_like(w.H)
     E_dP = E_dP + theta(3, r.u_s) * (dP.abs() + E_dP) + (1 + 2 * divided) * floor
     E_dP = E_dP.where(w.readable, 0.0)
@@ -198,7 +202,7 @@ def backward(
     # D
     D = (p * dP).sum(-1, keepdim=True)
     O_bound = torch.where(undefined, 0.0, forward.O_bound)
-    inner = O_bound + r.gamma(d_value + 4) * (forward.O.abs() + O_bound)
+    inner = O_bound + compound(r.gamma(d_value + 4), r.u_in) * (forward.O.abs() + O_bound)
     from_output = (grad.abs() * inner).sum(-1, keepdim=True)
     c = compound(r.u_p, r.gamma(2 * key.shape[-2] + SPARE), theta(3, r.u_s))
     from_weights = e_p * dP.abs() * live + p_most * E_dP + (c * p_most + divided * r.f) * dP_most
@@ -281,7 +285,7 @@ def backward(
         ),
         value=Part(
             exact=p_kept.mT @ grad,
-            error=e_p.mT @ grad_size,
+            error=e_p.mT @ grad_size + (r.f if r.u_in else 0.0) * p_most.sum(-2)[..., None],
             mass=of_value,
             largest=of_value,
             underflow=live.mT @ grad_size,
@@ -339,10 +343,10 @@ def bounded(
         unit: the unit roundoff of the gradient's type.
         storable: the largest number of that type.
     """
-    c = compound(r.gamma(2 * terms + SPARE), r.u_p, theta(writes - 1, r.u_o))
+    c = compound(r.gamma(2 * terms + SPARE), r.u_p, theta(writes - 1, r.u_o), r.u_in)
     c = compound(c, r.u_q, theta(2, r.u_s)) if scale is not None else c
     bound = part.error + c * part.mass + r.f * part.underflow
-    bound = bound + unit * (part.exact.abs() + bound)
+    bound = bound + max(unit, r.u_in) * (part.exact.abs() + bound)
     floors = writes + (3 if r.stores_scores else 1)
     before = abs(scale or 0.0) * (r.f if r.stores_scores else r.f_u)
     bound = bound + floors * r.f + before

@@ -25,6 +25,8 @@ rounded to the storage type, each product and sum to the accumulator, and underf
 
     product = ((1 + u_p)(1 + g) - 1) N + n f Σ_j |v_j|     n = 1; eager 3: exp, sum, quotient
 
+Values that are rounded on the way in add (1 + u_in) to the first product, and a floor.
+
 **Row sum and division.** The sum errs by g, at levels rowsum and eager by (1 + g)(1 + u_l) - 1 and
 T_k f since its terms are rounded; L is this error. Dividing by the sum adds L/(1 - L) of all terms:
 
@@ -163,7 +165,8 @@ def forward_bound(
         N = torch.where(is_hopeless, largest, torch.minimum(N, largest))
 
     # PRODUCT, SUM, OUTPUT
-    product = compound(r.u_p, g) * N + (3 if r.stores_scores else 1) * r.f * floors
+    product = compound(r.u_p, g, r.u_in) * N + (3 if r.stores_scores else 1) * r.f * floors
+    product = product + (r.f if r.u_in else 0.0)
     L = compound(g, r.u_l)
     L_row = L + weights.reads * (r.f if r.u_l else r.f_u)
     body = spread + product
@@ -181,6 +184,9 @@ def forward_bound(
     is_out = weights.overflows | (4 * floors > r.largest)
     if r.stores_scores:
         is_out = is_out | (weights.reads > r.largest_stored)
+    if r.u_in and size.numel():
+        # a hidden value that becomes an infinity is multiplied by zero
+        is_out = is_out | (size.amax((-1, -2), keepdim=True) > r.largest)
     bound = torch.where(is_out, math.inf, bound)
 
     # LOG-SUM-EXP
@@ -212,7 +218,8 @@ def mean_bound(
     h = min(math.expm1((r.exp_w + r.exp * math.ceil(keys / TILE)) * r.u + r.u_s), 0.5)
     spread = 2 * h * N / (1 - h)
     floors = 3 * r.f * keys * N
-    product = compound(r.u_p, g) * N * (1 + h) / (1 - h) + floors
+    product = compound(r.u_p, g, r.u_in) * N * (1 + h) / (1 - h) + floors
+    product = product + (r.f if r.u_in else 0.0)
     body = spread + product
     body = body + inverse(compound(g, r.u_l) + keys * r.f) * (mean.abs() + body)
     return body + r.u_o * (mean.abs() + body) + r.f

@@ -5,6 +5,8 @@ Symbols, the same here, in the bounds and in the chapter on numerics (eq-num-uni
 - *u* the unit roundoff of the accumulator: sums, scores, exponentials, log-sum-exp; *u_o* of the
   storage type of inputs and outputs; *u_p* of the type in which weights are multiplied by the
   values; *u_q*, *u_s*, *u_l* of the extra roundings that a level permits, zero if it permits none;
+- *u_in* of the operands, if they are rounded before anything is computed: float64 computed in
+  float32. All other numbers are then those of float32;
 - γₙ = nu/(1 − nu): the relative error of n roundings, and of a sum of n terms in any order;
 - θₙ(v) = (1 + v)ⁿ − 1: the same for a fixed small n;
 - *f* the absolute error of a result that underflows: flushed to zero below the smallest normal
@@ -20,7 +22,7 @@ from dataclasses import dataclass
 
 import torch
 
-from attnspec.spec import Rounding, RoundingLevel
+from attnspec.spec import Float64Precision, Profile, RoundingLevel
 
 UNIT = {
     torch.float64: 2.0**-53,
@@ -66,6 +68,7 @@ class Roundoff:
         u_q: scaled queries or keys (levels prescaled and eager).
         u_s: every other intermediate result (level eager).
         u_l: the sum of a row (levels rowsum and eager).
+        u_in: every operand, before the first operation; zero if it is computed with as stored.
         exp: relative error of an exponential in units of `u`.
         exp_w: likewise of the exponential that becomes a weight.
         tanh: relative error of a hyperbolic tangent in units of `u`.
@@ -82,6 +85,7 @@ class Roundoff:
     u_q: float
     u_s: float
     u_l: float
+    u_in: float
     exp: float
     exp_w: float
     tanh: float
@@ -92,8 +96,8 @@ class Roundoff:
     largest_stored: float
 
     @classmethod
-    def of(cls, dtype: torch.dtype, rounding: Rounding) -> "Roundoff":
-        """Return the numbers of a rounding profile in a dtype.
+    def of(cls, dtype: torch.dtype, profile: Profile) -> "Roundoff":
+        """Return the numbers of a profile in a storage type.
 
         Raises:
             ValueError: if the dtype has no bound.
@@ -101,6 +105,7 @@ class Roundoff:
         if dtype not in UNIT:
             known = ", ".join(str(other).removeprefix("torch.") for other in UNIT)
             raise ValueError(f"the error bound is known for {known}, got {dtype}")
+        rounding, stored_in, dtype = profile.rounding, dtype, working_dtype(dtype, profile)
         wide = torch.float64 if dtype == torch.float64 else torch.float32
         level, stored = rounding.level, UNIT[dtype]
         is_eager = level == RoundingLevel.EAGER
@@ -114,6 +119,7 @@ class Roundoff:
             u_q=stored if prescales else 0.0,
             u_s=stored if is_eager else 0.0,
             u_l=stored if is_eager or level == RoundingLevel.ROWSUM else 0.0,
+            u_in=stored if dtype != stored_in else 0.0,
             exp=rounding.exp_error,
             exp_w=rounding.exp_error
             if rounding.weight_exp_error is None or wide == dtype
@@ -134,6 +140,15 @@ class Roundoff:
     def gamma(self, count: int) -> float:
         """Return γ of `count` roundings, or `USELESS` if they may add up to the result itself."""
         return inverse(count * self.u)
+
+
+def working_dtype(dtype: torch.dtype, profile: Profile) -> torch.dtype:
+    """Return the type to which operands of a storage type are rounded before the first operation.
+
+    It is the storage type itself, unless the profile says that float64 is computed in float32.
+    """
+    is_narrow = profile.float64_precision == Float64Precision.FLOAT32
+    return torch.float32 if is_narrow and dtype == torch.float64 else dtype
 
 
 def inverse(error: float) -> float:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 from jaxtyping import Bool, Float64, Int
 
+from attnspec.conformance.attention.bounds.roundoff import working_dtype
 from attnspec.conformance.attention.call import Call
 from attnspec.spec import (
     CausalAlignment,
@@ -34,8 +35,8 @@ class Rows:
         scale: multiplies the scores.
         softcap: bounds the scores.
         sinks: one more logit per head.
-        mask_rounded_to: the dtype to which the float mask may be rounded, i.e. the query's; None
-            if that dtype holds every number of the mask's.
+        mask_rounded_to: the dtype to which the float mask may be rounded: the query's, or the one
+            to which that is rounded; None if it holds every number of the mask's dtype.
         sinks_are_wider: whether sinks must be rounded to be stored in the query's dtype.
         softcap_order: the order of softcap and bias.
     """
@@ -136,7 +137,7 @@ def rows_of(call: Call, profile: Profile, rows: Int[torch.Tensor, " rows"]) -> R
         visible = visible & by_mask
     if call.alibi_slopes is not None:
         alibi = -call.alibi_slopes.double()[None, :, None, None] * after.abs()
-    dtype = call.query.dtype
+    dtype = working_dtype(call.query.dtype, profile)
     scale = call.scale
     if scale is None:
         scale = 1 / math.sqrt(d_head) if d_head else 1.0

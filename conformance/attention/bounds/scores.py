@@ -12,7 +12,8 @@ before, after or by its root on both sides, errs by
 
     E_ij = ((1 + γ_{d_h+4})(1 + u_q)ⁿ - 1) A_ij + flush          n = 1 prescaled; 3 eager: q, raw, t
 
-where flush bounds underflow in operands (Σ|q| + Σ|k|), products and partial sums, a floor each.
+and (1 + u_in)² besides, for q and k, if operands are rounded on the way in. There flush bounds
+underflow in operands (Σ|q| + Σ|k|), products and partial sums, a floor each.
 Then each step carries the error E and adds its own rounding: a result y that is rounded n times
 makes it E + θ_n (|y| + E).
 
@@ -158,13 +159,17 @@ def _scores(rows: Rows, r: Roundoff) -> _Scores:
     raw = rows.query @ rows.key.mT
     magnitude = rows.query.abs() @ rows.key.abs().mT
     s, e = rows.scale * raw, size * magnitude
-    e *= compound(r.gamma(d + 4), theta(3 if r.stores_scores else 1, r.u_q))
+    e *= compound(r.gamma(d + 4), theta(3 if r.stores_scores else 1, r.u_q), theta(2, r.u_in))
     stretch = max(1.0, size)
     per_query = rows.query.abs().sum(-1, keepdim=True)
     per_key = rows.key.abs().sum(-1)[..., None, :]
     e += r.f_q * stretch * (per_query + per_key)
     e += (r.f_u * d + 4 * r.f_q) * (stretch + (rows.softcap or 0))
     beyond = magnitude > r.largest / (4 * stretch)
+    if r.u_in:
+        # an operand becomes an infinity
+        beyond |= rows.query.abs().amax(-1, keepdim=True) > r.largest if d else False
+        beyond |= (rows.key.abs().amax(-1) > r.largest)[..., None, :] if d else False
     if r.stores_scores:
         stored = raw.abs() * (1 + 2 * r.u_s) + r.gamma(d + 4) * magnitude
         beyond |= stored > r.largest_stored / stretch

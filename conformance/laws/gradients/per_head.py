@@ -118,15 +118,15 @@ def _check_sum(
     The bound of each gradient of a score counts its own roundings. The product with the factor and
     the sum, in any order, round once more; at level eager each step does so in the storage type.
     """
-    r = Roundoff.of(case.dtype, subject.implementation.profile.rounding)
+    r = Roundoff.of(case.dtype, subject.implementation.profile)
     of_head = (0, 2, 3)
     exact = (factor * of_scores.exact).sum(of_head)
     error = (factor.abs() * of_scores.bound).sum(of_head)
     mass = (factor * of_scores.exact).abs().sum(of_head) + error
     terms = factor[:, 0].numel()
-    c = compound(r.gamma(2 * terms + SPARE), r.u_p, theta(3, r.u_s))
+    c = compound(r.gamma(2 * terms + SPARE), r.u_p, theta(3, r.u_s), r.u_in)
     bound = error + c * mass + r.f * (factor.abs().sum(of_head) + 2)
-    bound = bound + max(UNIT[gradient.dtype], r.u_s) * (exact.abs() + bound)
+    bound = bound + max(UNIT[gradient.dtype], r.u_s, r.u_in) * (exact.abs() + bound)
     check_close(
         gradient,
         exact,

@@ -3,6 +3,7 @@
 import torch
 from jaxtyping import Bool, Float
 
+from attnspec.conformance.attention.bounds.roundoff import working_dtype
 from attnspec.conformance.attention.call import Call
 from attnspec.conformance.attention.oracle import Expected, check_oracle
 from attnspec.conformance.attention.subject import Subject
@@ -201,7 +202,9 @@ def slice_call(
 
 def accumulator_range(subject: Subject, dtype: torch.dtype) -> float:
     """Return the largest number that every intermediate result of a subject can hold."""
-    if subject.implementation.profile.rounding.level is RoundingLevel.EAGER:
+    profile = subject.implementation.profile
+    dtype = working_dtype(dtype, profile)
+    if profile.rounding.level is RoundingLevel.EAGER:
         return torch.finfo(dtype).max
     return torch.finfo(torch.float64 if dtype == torch.float64 else torch.float32).max
 

@@ -272,7 +272,7 @@ def law_a_float_mask_is_added_to_the_scaled_scores(subject: Subject, case: Case)
     bias = call.attn_mask
     if bias is None:
         raise ValueError("the law of biases needs a case with a mask")
-    weights = bias.double().softmax(-1).expand(*call.query.shape[:-1], case.keys)
+    weights = bias.double().expand(*call.query.shape[:-1], case.keys).softmax(-1)
     target = weights @ repeat_kv(subject, call.value.double(), case.heads)
     message = "a float mask is not added to the scaled scores"
     check_target(subject, call.but(query=torch.zeros_like(call.query)), target, message)

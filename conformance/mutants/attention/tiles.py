@@ -7,6 +7,7 @@ import torch
 from attnspec.conformance.mutants.bases.dense import Dense
 from attnspec.conformance.mutants.bases.tiled import Tiled
 from attnspec.conformance.mutants.planting import mistake
+from attnspec.spec import Float64Precision
 
 GITHUB = "https://github.com"
 
@@ -153,6 +154,20 @@ class NarrowSum(Tiled):
 class DoubleNarrowed(Dense):
     def softmax(self, scores: torch.Tensor, visible: torch.Tensor) -> torch.Tensor:
         return super().softmax(scores.float(), visible).to(scores.dtype)
+
+
+@mistake(
+    "own-float64-in-float16",
+    "float64 is computed in float32, as declared, but the weights are rounded to float16",
+    killed_by="every-output-is-within-its-bound",
+    float64_precision=Float64Precision.FLOAT32,
+)
+class DoubleNarrowedTwice(Dense):
+    def wide(self, dtype: torch.dtype) -> torch.dtype:
+        return torch.float32
+
+    def softmax(self, scores: torch.Tensor, visible: torch.Tensor) -> torch.Tensor:
+        return super().softmax(scores, visible).half().to(scores.dtype)
 
 
 @mistake(

@@ -276,7 +276,7 @@ def test_theta_and_inverse():
 
 def test_a_dtype_without_a_bound_is_named():
     with pytest.raises(ValueError, match="float8"):
-        Roundoff.of(torch.float8_e4m3fn, Rounding())
+        Roundoff.of(torch.float8_e4m3fn, Profile())
 
 
 def two_keys(dtype, offset, seed, value=1.0):

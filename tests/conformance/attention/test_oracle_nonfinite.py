@@ -230,7 +230,7 @@ def test_float64_has_twice_the_bound():
     call = plain()
     once = expect(call, Profile())
     rows = rows_of(call, Profile(), torch.arange(5))
-    rounding = oracle.Roundoff.of(torch.float64, Profile().rounding)
+    rounding = oracle.Roundoff.of(torch.float64, Profile())
     bound = oracle.forward_bound(oracle.weights(rows, rounding), rows.value, rounding)
     assert torch.equal(once.bound, 2 * bound.O_bound)
     assert torch.equal(once.lse_bound, 2 * bound.lse_bound[..., 0])

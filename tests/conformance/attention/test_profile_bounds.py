@@ -17,7 +17,14 @@ from attnspec.conformance.evidence.soundness.variants import attention
 from attnspec.conformance.mutants.attention_options.softcap import CapAfterBias
 from attnspec.conformance.mutants.heads.groups import RepeatedByTurns
 from attnspec.reference.implementation import scaled_dot_product_attention
-from attnspec.spec import Grouping, Profile, Rounding, RoundingLevel, SoftcapOrder
+from attnspec.spec import (
+    Float64Precision,
+    Grouping,
+    Profile,
+    Rounding,
+    RoundingLevel,
+    SoftcapOrder,
+)
 
 SEEDS = range(24)
 OTHER = {"grouping": Grouping.INTERLEAVED, "softcap_order": SoftcapOrder.AFTER_BIAS}
@@ -184,3 +191,67 @@ def test_gradients_of_the_log_sum_exp_are_summed_over_interleaved_groups():
     )
     (found,) = torch.autograd.grad(lse, key, grad)
     check_close(found, expected.exact, expected.bound, what="key", message="lse")
+
+
+IN_FLOAT32 = Profile(float64_precision=Float64Precision.FLOAT32)
+
+
+class Narrowing:
+    """A correct attention that converts tensors of float64 to float32, by a library's softmax."""
+
+    def __init__(self, value_dtype=torch.float32):
+        self.attention, self.value_dtype = dense.LibrarySoftmax(), value_dtype
+
+    def __call__(self, query, key, value, **options):
+        options = {
+            name: each.float()
+            if isinstance(each, torch.Tensor) and each.is_floating_point()
+            else each
+            for name, each in options.items()
+        }
+        value = value.to(self.value_dtype).float()
+        result = self.attention(query.float(), key.float(), value, **options)
+        return tuple(each.double() for each in result)
+
+
+def shares_in_float32(steps, seed, profile):
+    """Return the shares of the bound of output and gradients that an attention uses in float64."""
+    drawn = draw_call(seed, torch.float64, longest=40)
+    call, grad = drawn.call, drawn.grad
+    with torch.no_grad():
+        expected = expect(call, profile)
+    gradients = expect_gradients(call, grad, profile)
+    results = attention(steps)(call, grad)
+    pairs = [(results["out"], expected.out, expected.bound)] + [
+        (results[name], getattr(gradients, name).exact, getattr(gradients, name).bound)
+        for name in ("query", "key", "value", "attn_mask")
+        if getattr(gradients, name) is not None
+    ]
+    return [
+        float(torch.where(bound.isfinite() & (bound > 0), (got - exact).abs() / bound, 0.0).max())
+        for got, exact, bound in pairs
+        if got.numel()
+    ]
+
+
+def test_float64_computed_in_float32_is_within_its_own_bound_alone():
+    own, default = (
+        [max(shares_in_float32(Narrowing(), seed, profile)) for seed in SEEDS]
+        for profile in (IN_FLOAT32, Profile())
+    )
+    assert max(own) <= 1
+    assert sum(share > 1 for share in default) > len(default) / 2
+
+
+def test_a_coarser_type_than_float32_exceeds_that_bound():
+    shares = [max(shares_in_float32(Narrowing(torch.bfloat16), seed, IN_FLOAT32)) for seed in SEEDS]
+    assert sum(share > 1 for share in shares) > len(shares) / 2
+
+
+def test_numbers_beyond_float32_promise_nothing():
+    ones = torch.ones(1, 1, 2, 2, dtype=torch.float64)
+    call = Call(query=ones, key=ones, value=ones)
+    for name in ("query", "key", "value"):
+        huge = call.but(**{name: ones * torch.tensor([1.0, 1e300], dtype=torch.float64)})
+        assert bool(expect(huge, IN_FLOAT32).bound.isinf().all())
+    assert not bool(expect(call, IN_FLOAT32).bound.isinf().any())

@@ -27,7 +27,14 @@ from attnspec.conformance.runner.in_process import run_in_process
 from attnspec.conformance.runner.targets import LoadedSubject
 from attnspec.conformance.runner.task import tasks
 from attnspec.implementations import load
-from attnspec.spec import EmptyRow, Feature, Grouping, RoundingLevel, SoftcapOrder
+from attnspec.spec import (
+    EmptyRow,
+    Feature,
+    Float64Precision,
+    Grouping,
+    RoundingLevel,
+    SoftcapOrder,
+)
 
 laws.load()
 
@@ -413,3 +420,24 @@ def test_levels_of_rounding_are_distinguished():
     findings = probe(RowSum(), dtypes=(torch.bfloat16,))
     (rounding,) = (finding for finding in findings if finding.question == "rounding")
     assert rounding.answer == RoundingLevel.ROWSUM
+
+
+class InFloat32(Dense):
+    """A correct attention that computes everything in float32."""
+
+    def wide(self, dtype):
+        return torch.float32
+
+
+def test_float64_computed_in_float32_is_declared_and_other_experiments_use_float32():
+    findings = findings_of(InFloat32(), "storage types", "causal", "bool mask", "backward")
+    types = findings["storage types"]
+    assert types.answer == "float64 (accurate to float32), float32, float16, bfloat16"
+    assert not any(finding.deviation for finding in findings.values())
+    assert "float32: right" in findings["causal"].evidence[0]
+    profile = executed(findings.values(), InFloat32()).profile
+    assert profile.float64_precision is Float64Precision.FLOAT32
+    code = declaration(
+        "x", "attention = probed", findings_of(Dense(), "storage types").values(), ""
+    )
+    assert "float64_precision" not in code
