@@ -14,6 +14,7 @@ import pytest
 from filelock import FileLock
 
 from attnspec.conformance.isolation.memory import memory_per_worker
+from attnspec.conformance.probe.following import look_up
 from attnspec.conformance.report.escape import escape_controls
 from attnspec.conformance.report.record import CONFORMING, Outcome
 from attnspec.conformance.runner.declare import TargetError
@@ -64,6 +65,7 @@ def _planned(config: pytest.Config) -> dict[str, Any]:
             settings.laws,
             limit=settings.timeout,
             memory=memory,
+            look_up=look_up,
         )
     except (TargetError, ValueError) as error:
         return {"planned": [], "memory": None, "refused": str(error)}

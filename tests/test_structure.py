@@ -47,7 +47,7 @@ SUBPACKAGES = {
         *("attention", "comparison", "diagnosis", "isolation", "laws", "mutants", "report"),
         "runner",
     },
-    "": {"attention", "isolation", "laws", "report", "runner"},
+    "": {"attention", "isolation", "laws", "probe", "report", "runner"},
     "cli": {
         *(
             "",

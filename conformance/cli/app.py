@@ -18,6 +18,7 @@ from attnspec.conformance.cli.options import (
     Seed,
     Stop,
     Timeout,
+    Verbose,
     Workers,
     settings_of,
 )
@@ -94,6 +95,7 @@ def check(
     html: Html = None,
     markdown: Markdown = None,
     junit: JUnit = None,
+    verbose: Verbose = False,
     coverage: Annotated[
         bool, typer.Option("--coverage", help="List the pairs of regimes that no call combines.")
     ] = False,

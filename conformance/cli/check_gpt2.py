@@ -14,6 +14,7 @@ from attnspec.conformance.cli.options import (
     Seed,
     Stop,
     Timeout,
+    Verbose,
     Workers,
     settings_of,
 )
@@ -54,6 +55,7 @@ def check_gpt2(
     html: Html = None,
     markdown: Markdown = None,
     junit: JUnit = None,
+    verbose: Verbose = False,
 ) -> None:
     """Try every law of GPT-2 on a model, and name the first stage that diverges.
 

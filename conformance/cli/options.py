@@ -21,6 +21,10 @@ Timeout = Annotated[float, typer.Option(min=1, help="Seconds for one law.")]
 Report = Annotated[Path | None, typer.Option(help="Write one JSON record per law to this file.")]
 Html = Annotated[Path | None, typer.Option(help="Write one page that needs nothing beside itself.")]
 Markdown = Annotated[Path | None, typer.Option(help="Write Markdown to this file.")]
+Verbose = Annotated[
+    bool,
+    typer.Option("--verbose", "-v", help="Print every broken law, and the matrix of clauses."),
+]
 JUnit = Annotated[Path | None, typer.Option(help="Write JUnit XML to this file.")]
 
 

@@ -14,6 +14,7 @@ import pytest
 import typer
 
 from attnspec.conformance.cli.report import USAGE, check_paths, refuse, summary_of_actions
+from attnspec.conformance.report.escape import escape_controls
 from attnspec.conformance.runner.settings import Settings
 
 CONFORMING, BROKEN = 0, 1
@@ -25,7 +26,8 @@ QUIETEST = -2
 
 PYTEST = (
     *("--pyargs", "attnspec.conformance.test_conformance", "--import-mode=importlib"),
-    *("--noconftest", "-p", "no:cacheprovider", "--no-header", "-q", "-rN"),
+    # what the run prints is ours: no header, failures or counts
+    *("--noconftest", "-p", "no:cacheprovider", "--no-header", "-qq", "-rN", "--tb=no"),
     # nothing here asserts, and pytest would compile every module of ours anew
     "--assert=plain",
     *("-p", "xdist.plugin", "-p", "attnspec.conformance.runner.plugin", "--disable-warnings"),
@@ -103,6 +105,7 @@ class _Refusals:
     def __init__(self, plan: Path, refuses: Refuse) -> None:
         self.plan, self.refuses = plan, refuses
         self.reason = ""
+        self.is_read = False
 
     def pytest_configure(self, config: pytest.Config) -> None:
         """Keep the configuration, to silence pytest later."""
@@ -111,7 +114,14 @@ class _Refusals:
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_node_collection_finished(self) -> None:
         """Read the plan that one of the workers has written."""
-        self.reason = self.refuses(json.loads(self.plan.read_text(encoding="utf-8")))
+        if self.is_read:
+            return  # another worker has the same plan
+        self.is_read = True
+        plan = json.loads(self.plan.read_text(encoding="utf-8"))
+        for planned in plan["planned"]:
+            if planned["remark"]:
+                typer.echo(escape_controls(planned["remark"]))
+        self.reason = self.refuses(plan)
         if self.reason:
             self.config.option.verbose = QUIETEST  # no count of the tests that did not run
             raise pytest.UsageError

@@ -28,6 +28,12 @@ SYMBOLS = {
 LONG = 40
 """Length in characters from which a name is folded, so that it leaves room for other columns."""
 
+LEAST_SHARE = 0.25
+"""Share of the broken laws of a subject that another profile must explain to be told.
+
+A wrong result may agree with another profile by chance in a small call.
+"""
+
 _LEVELS = tuple(f"rounding={level}" for level in RoundingLevel)
 """The rounding levels as `--profile` names them; the last permits everything that others do."""
 
@@ -54,13 +60,20 @@ def conforming(records: Sequence[Record]) -> bool:
     return bool(records) and all(record.outcome in CONFORMING for record in records)
 
 
-def print_matrix(records: Sequence[Record], console: Console) -> None:
-    """Print clause by implementation, the counts, the figures, the remarks and missing things."""
+def print_matrix(records: Sequence[Record], console: Console, *, is_whole: bool = True) -> None:
+    """Print clause by implementation, the counts, the figures, the remarks and missing things.
+
+    Args:
+        records: of any number of subjects.
+        console: where to print.
+        is_whole: false leaves out the clauses, of which there are many.
+    """
     absent = _absent(records)
     present = [record for record in records if record.subject not in absent]
     subjects = list(dict.fromkeys(record.subject for record in present))
     if subjects:
-        console.print(_clauses(present, subjects))
+        if is_whole:
+            console.print(_clauses(present, subjects))
         console.print(_counts(present, subjects))
     for line in figures(present):
         console.print(escape_controls(line), highlight=False, markup=False)
@@ -185,6 +198,17 @@ def _refused(records: Sequence[Record]) -> list[str]:
     return list(lines.values())
 
 
+def other_profile(record: Record, records: Sequence[Record]) -> str:
+    """Return the other profile under which a record's law would hold, among its subject's records.
+
+    If several rounding levels are named, it is the widest of them.
+    """
+    counts = _with_one_level(Counter(each.holds_under for each in records))
+    if record.holds_under not in _LEVELS:
+        return record.holds_under
+    return next(each for each in counts if each in _LEVELS)
+
+
 def _other_profiles(records: Sequence[Record]) -> list[str]:
     """Return a line for each other profile under which broken laws would hold."""
     lines = []
@@ -193,7 +217,7 @@ def _other_profiles(records: Sequence[Record]) -> list[str]:
         broken = sum(record.outcome is Outcome.FAILED for record in own)
         counts = _with_one_level(Counter(record.holds_under for record in own))
         for profile, count in counts.items():
-            if profile:
+            if profile and count >= LEAST_SHARE * broken:
                 lines.append(
                     f"{subject}: {count} of {broken} broken laws would hold on their failing "
                     f"cases with --profile {profile}: declare it if this is intended"

@@ -14,10 +14,12 @@ PARTS = 10
 
 
 class Progress:
-    """A progress display, which also prints failures as they occur."""
+    """A progress display, which may also print failures as they occur."""
 
-    def __init__(self, console: "Console") -> None:
+    def __init__(self, console: "Console", *, shows_failures: bool = True) -> None:
         from rich import progress
+
+        self._shows_failures = shows_failures
 
         self._console = console
         self._started = time.monotonic()
@@ -42,7 +44,7 @@ class Progress:
         """Count a law, and print it if it is broken."""
         self._done += 1
         self._bar.update(self._task, completed=self._done, total=total)
-        if record.outcome not in CONFORMING:
+        if record.outcome not in CONFORMING and self._shows_failures:
             clause, reason = record.clauses[0], record.reason.partition("\n")[0]
             line = f"{record.outcome}: {clause} {record.law}, {record.subject}: {reason}"
             self._print(escape_controls(line))

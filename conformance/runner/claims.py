@@ -1,6 +1,6 @@
 """Claims on the command line: features, storage types and answers of the profile."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
@@ -107,6 +107,15 @@ class Claims:
             rounding: Rounding = declared.rounding
             answers["rounding"] = replace(rounding, level=answers["rounding"])
         return replace(declared, **answers)
+
+
+def spelled(answers: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return answers of a profile as a user types them: the inverse of reading them."""
+    words = {True: "yes", False: "no"}
+    return tuple(
+        f"{key}={words[answer] if isinstance(answer, bool) else answer}"
+        for key, answer in answers.items()
+    )
 
 
 def _words(text: str) -> list[str]:

@@ -1,7 +1,7 @@
 """Planning a run: targets are looked up in workers, and become subjects as data."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +11,8 @@ from attnspec.conformance.runner.claims import DTYPES
 from attnspec.conformance.runner.declare import BrokenTarget, TargetError
 from attnspec.conformance.runner.targets import LoadedSubject, demand_device, every_name, resolve
 from attnspec.conformance.runner.task import PlannedSubject, TypedClaims, tasks
+
+LookUp = Callable[[dict[str, Any], SendNote], str]
 
 PATIENCE = 120.0
 """Seconds that importing a target, and a few calls of it, may take at most."""
@@ -24,6 +26,7 @@ def plan(
     *,
     limit: float,
     memory: int | None,
+    look_up: LookUp | None = None,
 ) -> list[PlannedSubject]:
     """Look targets up, each external one in a process of its own.
 
@@ -34,6 +37,8 @@ def plan(
         patterns: of laws, as `tasks` takes them.
         limit: seconds for each target.
         memory: bytes that looking one up may take.
+        look_up: replies with the subjects of a target in its process; `None` is
+            `look_up_declared`, which finds nothing out about them by experiment.
 
     Returns:
         The subjects of the targets. A target that exists but cannot be imported, or
@@ -51,7 +56,7 @@ def plan(
         for target in dict.fromkeys(targets or every_name()):
             subject = PlannedSubject(target=target, name=target, claims=claims, device=device)
             if subject.group not in processes:
-                processes[subject.group] = Process(look_up, memory)
+                processes[subject.group] = Process(look_up or look_up_declared, memory)
             request = {"subject": subject.to_data()}
             process = processes[subject.group]
             result = request_of_target(process, target, request, min(limit, PATIENCE))
@@ -71,18 +76,27 @@ def plan(
     return planned
 
 
-def look_up(request: dict[str, Any], send_note: SendNote) -> str:
+def look_up_declared(request: dict[str, Any], send_note: SendNote) -> str:
     """Reply with the subjects of a target, inside the process that imports it."""
     planned = PlannedSubject.from_data(request["subject"])
 
     def find() -> dict[str, Any]:
-        if planned.is_external:
-            demand_device(planned.device)
-        loaded = resolve(planned.target, claims=planned.claims.read(), device=planned.device)
-        subjects = (_completed(planned, index, each) for index, each in enumerate(loaded))
-        return {"subjects": [each.to_data() for each in subjects]}
+        return {"subjects": [subject.to_data() for subject, _ in subjects_of(planned)]}
 
     return reply_of_target(planned.target, find)
+
+
+def subjects_of(planned: PlannedSubject) -> Iterator[tuple[PlannedSubject, LoadedSubject]]:
+    """Import a target, and return its subjects as data and loaded.
+
+    Raises:
+        TargetError: if it cannot be found or imported, or its device is not there.
+    """
+    if planned.is_external:
+        demand_device(planned.device)
+    loaded = resolve(planned.target, claims=planned.claims.read(), device=planned.device)
+    for index, each in enumerate(loaded):
+        yield _completed(planned, index, each), each
 
 
 def request_of_target(

@@ -63,6 +63,9 @@ class Collector:
     @pytest.hookimpl(wrapper=True)
     def pytest_sessionstart(self) -> Generator[None, None, None]:
         """Begin after the workers, because this imports torch, as they do."""
+        dsession = self.config.pluginmanager.getplugin("dsession")
+        if dsession is not None and self.config.getoption("--attnspec-progress"):
+            dsession.terminal = None  # no lines about workers
         yield
         self.begin()
 
@@ -77,7 +80,8 @@ class Collector:
             from attnspec.conformance.report.progress import Progress
 
             reporter = self.config.pluginmanager.getplugin("terminalreporter")
-            self.progress = Progress(Console(file=reporter._tw._file))
+            console = Console(file=reporter._tw._file)
+            self.progress = Progress(console, shows_failures=settings.verbose)
         if not any((settings.report, *self._pages().values())):
             return
         from attnspec.conformance.report.file import ReportWriter
@@ -193,7 +197,7 @@ class Collector:
             session.exitstatus = pytest.ExitCode.USAGE_ERROR
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
-        """Print the matrix and the counts."""
+        """Print the verdict and the causes of a command's run, the matrix and the counts."""
         if self.unwritten:
             terminalreporter.ensure_newline()
             terminalreporter.write_line(f"attnspec: the report is not whole: {self.unwritten}")
@@ -208,7 +212,16 @@ class Collector:
         width = None if file.isatty() else 220  # room for every implementation
         terminalreporter.ensure_newline()
         records = list(self.records.values())
-        print_matrix(records, Console(file=file, width=width))
+        console = Console(file=file, width=width)
+        is_whole = True
+        if self.settings.progress:  # a command, which prints no failures of pytest
+            from attnspec.conformance.report.verdict import print_verdict
+
+            print_verdict(records, console, is_verbose=self.settings.verbose)
+            console.print()
+            several = len({record.subject for record in records}) > 1
+            is_whole = self.settings.verbose or several
+        print_matrix(records, console, is_whole=is_whole)
         if self.settings.coverage:
             for line in coverage(records):
                 terminalreporter.write_line(escape_controls(line))

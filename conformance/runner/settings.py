@@ -55,6 +55,10 @@ OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
         "--attnspec-coverage",
         {"help": "list the pairs of regimes that no call combines", "action": "store_true"},
     ),
+    "verbose": (
+        "--attnspec-verbose",
+        {"help": "print every broken law, and the matrix of clauses", "action": "store_true"},
+    ),
     "progress": (
         "--attnspec-progress",
         {"help": "print the progress, law by law", "action": "store_true"},
@@ -84,6 +88,7 @@ class Settings:
         markdown: the path of the Markdown to write.
         summary: the path of a file to append Markdown to.
         coverage: whether to list the pairs of regimes that no call combines.
+        verbose: whether to print every broken law, and the matrix of clauses.
         progress: whether to print the progress of the run.
     """
 
@@ -102,6 +107,7 @@ class Settings:
     markdown: Path | None = None
     summary: Path | None = None
     coverage: bool = False
+    verbose: bool = False
     progress: bool = False
 
     @classmethod

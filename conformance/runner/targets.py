@@ -36,10 +36,12 @@ class LoadedSubject:
     Attributes:
         kind: the kind of laws.
         subject: a `Subject` for laws of attention, else the record of the implementation.
+        is_function: whether it is an attention function without a declaration.
     """
 
     kind: SubjectKind
     subject: Any
+    is_function: bool = False
 
     @property
     def name(self) -> str:
@@ -112,7 +114,8 @@ def resolve(target: str, *, claims: Claims = NO_CLAIMS, device: str = "cpu") -> 
             raise TargetError(f"{target}: neither a callable nor an Implementation, but {value!r}")
     except ValueError as error:
         raise TargetError(f"{target}: {error}") from None
-    return [LoadedSubject(kind=SubjectKind.ATTENTION, subject=subject)]
+    is_function = not isinstance(value, Implementation)
+    return [LoadedSubject(kind=SubjectKind.ATTENTION, subject=subject, is_function=is_function)]
 
 
 def _model(target: str, value: Any, claims: Claims) -> LoadedSubject:

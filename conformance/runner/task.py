@@ -42,6 +42,7 @@ class PlannedSubject:
         device: the device on which cases are drawn.
         deviations: the law of each of its known deviations, in their order.
         broken: the reason why it cannot be judged, or empty.
+        remark: a sentence for the user on the profile under which it is judged, or empty.
     """
 
     target: str
@@ -52,6 +53,7 @@ class PlannedSubject:
     device: str
     deviations: tuple[str, ...] = ()
     broken: str = ""
+    remark: str = ""
 
     @property
     def group(self) -> str:

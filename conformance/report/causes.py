@@ -1,0 +1,115 @@
+"""Causes: the broken laws of a subject, joined where one explanation serves several.
+
+One mistake breaks many laws. A broken law may name what explains it: an answer of the profile under
+which its failing case holds, planted bugs whose results agree, the first stage of a model that
+diverges, or the exception that was raised. Laws with a common explanation have one cause.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from attnspec.conformance.report.matrix import LEAST_SHARE, other_profile
+from attnspec.conformance.report.record import CONFORMING, Outcome, Record
+from attnspec.conformance.report.text import order_of_clauses
+
+SMALL = 64
+"""Size up to which calls are equally simple, so that the order of the laws decides."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cause:
+    """Broken laws of one subject with a common explanation.
+
+    Attributes:
+        subject: the subject's name.
+        explanation: the explanation in a sentence; empty if none was found.
+        records: the records of its laws; the first has the smallest call.
+    """
+
+    subject: str
+    explanation: str
+    records: tuple[Record, ...]
+
+
+def causes_of(records: Sequence[Record]) -> list[Cause]:
+    """Return the causes of all broken laws, subject by subject, those of most laws first."""
+    broken = [record for record in records if record.outcome not in CONFORMING]
+    causes = []
+    for subject in dict.fromkeys(record.subject for record in broken):
+        own = [record for record in broken if record.subject == subject]
+        groups: dict[str, list[Record]] = {}
+        for record, explanation in zip(own, _explanations(own), strict=True):
+            groups.setdefault(explanation, []).append(record)
+        unexplained = groups.pop("", [])
+        ordered = sorted(groups.items(), key=lambda group: -len(group[1]))
+        ordered += [("", unexplained)] if unexplained else []
+        causes += [
+            Cause(
+                subject=subject,
+                explanation=explanation,
+                records=tuple(sorted(group, key=_size)),
+            )
+            for explanation, group in ordered
+        ]
+    return causes
+
+
+def _explanations(records: Sequence[Record]) -> list[str]:
+    """Return the explanation of each broken law of a subject, or an empty string."""
+    profiles = [other_profile(record, records) for record in records]
+    bugs = _common_bugs(records)
+    explanations = []
+    for record, profile, bug in zip(records, profiles, bugs, strict=True):
+        if record.outcome is Outcome.ERRORED:
+            explanations.append(_exception(record))
+        elif record.undeclared:
+            explanations.append(f"it accepts a feature that it does not claim: {record.undeclared}")
+        elif profile and profiles.count(profile) >= LEAST_SHARE * len(records):
+            explanations.append(
+                f"the laws would hold under {profile}: declare it with --profile {profile} "
+                "if this is intended"
+            )
+        elif record.stage:
+            explanations.append(f"the first stage that diverges is {record.stage}")
+        else:
+            explanations.append(bug)
+    return explanations
+
+
+def _common_bugs(records: Sequence[Record]) -> list[str]:
+    """Return for each record the planted bug that most records of the subject look like."""
+    counts: dict[str, int] = {}
+    for record in records:
+        for identifier in record.looks_like:
+            counts[identifier] = counts.get(identifier, 0) + 1
+    sentences = []
+    for record in records:
+        ranked = sorted(record.looks_like, key=lambda identifier: -counts[identifier])
+        sentences.append(f"it looks like {_titled(ranked[0])}" if ranked else "")
+    return sentences
+
+
+def _titled(identifier: str) -> str:
+    """Return a planted bug by its id and, if this version knows it, its title."""
+    from attnspec.conformance import mutants
+
+    known = mutants.load().get(identifier)
+    return identifier if known is None else f"{identifier}: {known.title}"
+
+
+def _exception(record: Record) -> str:
+    """Return the exception of a record without its numbers, which differ from call to call."""
+    line = record.reason.partition("\n")[0]
+    return f"it does not return: {re.sub(r'[0-9]+', 'n', line)[:160]}"
+
+
+def _size(record: Record) -> tuple[int, int]:
+    """Return the size of the failing case, and the place of the law, to put the simplest first."""
+    order = order_of_clauses()
+    product = 1
+    for name in ("batch", "heads", "queries", "keys", "d_head", "length", "n_layer", "vocab_size"):
+        match = re.search(rf"\b{name}=(\d+)", record.case)
+        product *= max(1, int(match[1])) if match else 1
+    clause = record.clauses[0] if record.clauses else ""
+    return max(product, SMALL) if record.case else 0, order.get(clause, len(order))
