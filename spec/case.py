@@ -56,6 +56,18 @@ class MaskPattern(StrEnum):
 
     In long calls these are whole tiles, which a kernel may skip.
     """
+    MIDDLE = "middle"
+    """The middle third of the keys is hidden: a tile may lie between tiles that are read."""
+    ELEMENT = "element"
+    """The first batch element reads nothing, and every other one all keys."""
+    LARGE_BIAS = "large_bias"
+    """Every key readable; a float mask adds numbers of size 100, beyond 88 and below -88."""
+    BIASED = "biased"
+    """As random; a float mask adds a finite bias at readable keys."""
+
+
+BIASES = (MaskPattern.BIAS, MaskPattern.LARGE_BIAS, MaskPattern.BIASED)
+"""The patterns of masks that add finite numbers."""
 
 
 class MaskShape(StrEnum):
@@ -83,8 +95,8 @@ class Mask:
     """The dtype of a float mask; None is the query's dtype."""
 
     def __post_init__(self) -> None:
-        if self.pattern is MaskPattern.BIAS and self.kind is not MaskKind.FLOAT:
-            raise ValueError("a mask of pattern bias must be of kind float")
+        if self.pattern in BIASES and self.kind is not MaskKind.FLOAT:
+            raise ValueError(f"a mask of pattern {self.pattern} must be of kind float")
         if self.dtype is not None and self.kind is not MaskKind.FLOAT:
             raise ValueError("a mask with a dtype of its own must be of kind float")
 
@@ -103,6 +115,10 @@ class Layout(StrEnum):
     """Heads share one block of memory (stride 0), so all heads hold equal values."""
     EXPANDED_BATCH = "expanded_batch"
     """Batch elements share one block of memory, so all of them hold equal values."""
+    PACKED = "packed"
+    """The middle one of three tensors that are packed for each token, as of one projection."""
+    PADDED = "padded"
+    """The first rows and channels of a larger buffer, whose other numbers are NaN."""
     ODD_STRIDES = "odd_strides"
     """Contiguous, but dimensions of size one carry a meaningless stride."""
     UNALIGNED = "unaligned"
@@ -158,6 +174,8 @@ class Values(StrEnum):
     """Keys repeat, so that scores tie exactly."""
     CANCELLATION = "cancellation"
     """Values of size 1000 and both signs that nearly cancel."""
+    PLATEAU = "plateau"
+    """One key weighs as much as all others together, whose scores are equal and far below."""
     POSITIVE = "positive"
     """Values of one sign and size, so that errors of rounding add up instead of cancelling."""
     TINY = "tiny"

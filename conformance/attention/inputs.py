@@ -7,6 +7,7 @@ from attnspec.conformance.attention.call import Call
 from attnspec.conformance.attention.layouts import lay_out
 from attnspec.conformance.attention.values import contents, generator, normal
 from attnspec.spec import Case, Mask, MaskKind, MaskPattern, MaskShape
+from attnspec.spec.case import BIASES
 
 
 def draw(case: Case) -> Call:
@@ -51,8 +52,10 @@ def attention_mask(case: Case, mask: Mask) -> torch.Tensor:
     if mask.kind is MaskKind.BOOL:
         return visible
     bias = torch.zeros(visible.shape, dtype=torch.float64)
-    if mask.pattern is MaskPattern.BIAS:
+    if mask.pattern in BIASES:
         bias = 2 * normal(case, "bias", *visible.shape)
+    if mask.pattern is MaskPattern.LARGE_BIAS:
+        bias = 25 * (bias + 2 * bias.sign())
     return bias.masked_fill(~visible, -torch.inf).to(mask.dtype or case.dtype)
 
 
@@ -70,7 +73,7 @@ def visible_pairs(
     # hidden keys of each batch element: never all keys, and other numbers in neighbours
     hidden = 1 + (torch.arange(batch) + case.seed) % max(case.keys - 1, 1)
     match pattern:
-        case MaskPattern.BIAS:
+        case MaskPattern.BIAS | MaskPattern.LARGE_BIAS:
             return all_pairs
         case MaskPattern.CAUSAL:
             return all_pairs & (key <= query)
@@ -81,7 +84,12 @@ def visible_pairs(
         case MaskPattern.DOCUMENTS:
             length = 2 + case.seed % 3
             return all_pairs & (query // length == key // length)
-        case MaskPattern.RANDOM:
+        case MaskPattern.MIDDLE:
+            third = case.keys // 3
+            return all_pairs & ((key < third) | (key >= case.keys - third) | (third == 0))
+        case MaskPattern.ELEMENT:
+            return all_pairs & (torch.arange(batch) > 0)[:, None, None, None]
+        case MaskPattern.RANDOM | MaskPattern.BIASED:
             visible = draw < 0.7
             if case.keys:
                 visible |= key == query % case.keys

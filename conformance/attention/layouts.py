@@ -72,6 +72,29 @@ def _expanded_batch(tensor: torch.Tensor) -> torch.Tensor:
     return tensor[:1].contiguous().expand(tensor.shape)
 
 
+def _filled(shape: tuple[int, ...], like: torch.Tensor) -> torch.Tensor:
+    """Return a buffer of numbers that must not be read."""
+    filler = True if like.dtype == torch.bool else torch.nan
+    return torch.full(shape, filler, dtype=like.dtype, device=like.device)
+
+
+def _packed(tensor: torch.Tensor) -> torch.Tensor:
+    if tensor.dim() < 4:
+        return _padded(tensor)
+    batch, heads, length, channels = tensor.shape
+    view = _filled((batch, length, 3, heads, channels), tensor)[:, :, 1].transpose(1, 2)
+    view.copy_(tensor)
+    return view
+
+
+def _padded(tensor: torch.Tensor) -> torch.Tensor:
+    *outer, rows, channels = (1, *tensor.shape) if tensor.dim() == 1 else tensor.shape
+    view = _filled((*outer, rows + 2, channels + _GAP), tensor)[..., :rows, :channels]
+    view = view[0] if tensor.dim() == 1 else view
+    view.copy_(tensor)
+    return view
+
+
 def _unaligned(tensor: torch.Tensor) -> torch.Tensor:
     buffer = tensor.new_empty(tensor.numel() + 1)
     view = buffer[1:].view(tensor.shape)
@@ -95,6 +118,8 @@ _LAYOUTS: dict[Layout, Callable[[torch.Tensor], torch.Tensor]] = {
     Layout.SLICED: _sliced,
     Layout.EXPANDED: _expanded,
     Layout.EXPANDED_BATCH: _expanded_batch,
+    Layout.PACKED: _packed,
+    Layout.PADDED: _padded,
     Layout.ODD_STRIDES: _odd_strides,
     Layout.UNALIGNED: _unaligned,
 }

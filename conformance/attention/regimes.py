@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from attnspec.conformance.attention.call import Call
-from attnspec.conformance.attention.inputs import half_of_the_keys
+from attnspec.conformance.attention.inputs import visible_pairs
 from attnspec.conformance.attention.layouts import is_unaligned, lay_out
 from attnspec.spec import (
     CallMode,
@@ -28,6 +28,7 @@ from attnspec.spec import (
     MaskShape,
     Values,
 )
+from attnspec.spec.case import BIASES
 
 Condition = Callable[[Any], bool]
 
@@ -114,7 +115,10 @@ def _lengths() -> tuple[int, ...]:
     multiples = {
         tile * count
         for tile in TILES
-        for count in (*range(1, 2100 // tile), -(-8001 // tile), -(-65001 // tile))
+        for count in (
+            *range(1, 2100 // tile),
+            *(-(-length // tile) for length in (2600, 3200, 4097, 5100, 6300, 7500, 8001, 65_001)),
+        )
     }
     beside = {multiple + step for multiple in multiples for step in (-1, 0, 1)}
     others = (*range(70), 2047, 2048, 2049, 8191, 8192, 65_537)
@@ -124,7 +128,7 @@ def _lengths() -> tuple[int, ...]:
 LENGTHS = _lengths()
 _MULTIPLES = range(16, 257, 8)
 _BESIDE = (63, 65, 79, 81, 95, 97, 127, 129)
-_OTHERS = (20, 36, 100, 320, 512, 576)
+_OTHERS = (20, 36, 100, 320, 512, 576, 768, 1024)
 WIDTHS = (8, *sorted({*range(1, 8), *range(9, 18), *_MULTIPLES, *_BESIDE, *_OTHERS}))
 GROUP_SIZES = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 14, 16, 32)
 HEADS = tuple(
@@ -132,11 +136,18 @@ HEADS = tuple(
         {
             (group * kv_heads, kv_heads)
             for group, kv_heads in product(GROUP_SIZES, (1, 2, 3, 4, 5, 8, 12, 33, 40))
-            if group * kv_heads <= 48
-        }.union({(64, 1), (71, 71), (96, 8)})
+            if group * kv_heads <= 160
+        }.union({(64, 1), (71, 71), (96, 8), (130, 130), (192, 24)})
     )
 )
 """Numbers of (heads, kv_heads)."""
+HIDING_PATTERNS = (
+    MaskPattern.HALF,
+    MaskPattern.MIDDLE,
+    MaskPattern.ELEMENT,
+    MaskPattern.EMPTY_ROWS,
+)
+"""The patterns that are classes of their own."""
 MASKS = (
     None,
     *(
@@ -147,7 +158,9 @@ MASKS = (
             (MaskKind.BOOL, MaskPattern.PADDING),
             (MaskKind.FLOAT, MaskPattern.RANDOM),
             (MaskKind.FLOAT, MaskPattern.BIAS),
-            *product(MaskKind, (MaskPattern.HALF, MaskPattern.EMPTY_ROWS)),
+            (MaskKind.FLOAT, MaskPattern.LARGE_BIAS),
+            (MaskKind.FLOAT, MaskPattern.BIASED),
+            *product(MaskKind, HIDING_PATTERNS),
         )
     ),
 )
@@ -194,21 +207,35 @@ def _masks(call: Call) -> tuple[Mask | None, ...]:
     )
 
 
+LARGEST_BIAS = 20.0
+"""The size up to which the numbers of a mask are those of an ordinary bias."""
+
+
 def _patterns(mask: torch.Tensor) -> tuple[MaskPattern, ...]:
     """Return the patterns that a mask may be drawn by."""
     if mask.numel() == 0:
         return tuple(MaskPattern)
     mask = mask.detach()
     if mask.dtype != torch.bool and bool(((mask != 0) & mask.isfinite()).any()):
-        return (MaskPattern.BIAS,)
+        if bool((mask.isfinite() & (mask.abs() > LARGEST_BIAS)).any()):
+            return (MaskPattern.LARGE_BIAS,)
+        # a mask that hides with a probability may hide nothing
+        hides = bool(mask.isinf().any())
+        return (MaskPattern.BIASED,) if hides else (MaskPattern.BIAS, MaskPattern.BIASED)
     readable = mask if mask.dtype == torch.bool else mask == 0
+    if mask.dim() == 4 and mask.stride(0) == 0:
+        readable = readable[:1]  # every element has the mask of the first
+    keys = mask.shape[-1]
+    case = Case(batch=readable.shape[0] if mask.dim() == 4 else 1, queries=1, keys=keys)
+    of_other_shape = {2: (0, 0), 3: (0,), 4: ()}[mask.dim()]
+    own = tuple(
+        pattern
+        for pattern in HIDING_PATTERNS[:3]
+        if bool((readable == visible_pairs(case, pattern).to(mask.device)[of_other_shape]).all())
+    )
     if not bool(readable.any(-1).all()):
-        return (MaskPattern.EMPTY_ROWS,)
-    batch = mask.shape[0] if mask.dim() == 4 else 1
-    half = half_of_the_keys(batch, mask.shape[-1]).to(mask.device)
-    half = half[:, None, None, :] if mask.dim() == 4 else half[0]
-    others = (MaskPattern.RANDOM, MaskPattern.PADDING)
-    return (MaskPattern.HALF, *others) if bool((readable == half).all()) else others
+        return (MaskPattern.EMPTY_ROWS, *own)
+    return (MaskPattern.RANDOM, MaskPattern.PADDING, *own)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -280,7 +307,7 @@ FIELDS: dict[str, Field] = {
         (torch.float32, torch.float64, torch.float16, torch.bfloat16),
         lambda call: (call.query.dtype,),
     ),
-    "scale": _choice("scale", (None, 0.3, 1.0, 2.0, -0.7, -0.2, 0.0), lambda call: (call.scale,)),
+    "scale": _choice("scale", (None, 0.3, 1.0, 2, -0.7, -0.2, 0.0), lambda call: (call.scale,)),
     "scores": _choice("values", (*ORDINARY, Values.TINY, Values.NEGATIVE, Values.OFFSET), _scores),
     "mask": _choice("mask", MASKS, _masks),
     "is_causal": _flag("is_causal", lambda call: call.is_causal),
@@ -332,7 +359,8 @@ _LENGTHS: dict[str, Condition] = {
     "129 to 256": _between(129, 256),
     "257 to 512": _between(257, 512),
     "513 to 1 000": _between(513, 1000),
-    "1 001 to 8 000": _between(1001, 8000),
+    "1 001 to 2 048": _between(1001, 2048),
+    "2 049 to 8 000": _between(2049, 8000),
     "8 001 to 65 000": _between(8001, 65_000),
     "over 65 000": lambda value: value > 65_000,
 }
@@ -420,7 +448,8 @@ AXES: dict[str, tuple[Regime, ...]] = {
             "9 to 16": lambda value: 9 <= value[0] <= 16,
             "17 to 32": lambda value: 17 <= value[0] <= 32,
             "33 to 64": lambda value: 33 <= value[0] <= 64,
-            "over 64": lambda value: value[0] > 64,
+            "65 to 128": lambda value: 65 <= value[0] <= 128,
+            "over 128": lambda value: value[0] > 128,
         },
     ),
     "heads in a group": _axis(
@@ -479,11 +508,15 @@ AXES: dict[str, tuple[Regime, ...]] = {
             "none": lambda value: value is None,
             "bool": lambda value: value is not None and value.kind is MaskKind.BOOL,
             "float that hides": lambda value: (
-                value is not None
-                and value.kind is MaskKind.FLOAT
-                and value.pattern is not MaskPattern.BIAS
+                value is not None and value.kind is MaskKind.FLOAT and value.pattern not in BIASES
             ),
             "float bias": lambda value: value is not None and value.pattern is MaskPattern.BIAS,
+            "float bias beyond 88": lambda value: (
+                value is not None and value.pattern is MaskPattern.LARGE_BIAS
+            ),
+            "float bias that hides": lambda value: (
+                value is not None and value.pattern is MaskPattern.BIASED
+            ),
         },
     ),
     "keys that a mask hides": _axis(
@@ -491,6 +524,10 @@ AXES: dict[str, tuple[Regime, ...]] = {
         "mask",
         {
             "half of them": lambda value: value is not None and value.pattern is MaskPattern.HALF,
+            "the middle": lambda value: value is not None and value.pattern is MaskPattern.MIDDLE,
+            "all from the first element": lambda value: (
+                value is not None and value.pattern is MaskPattern.ELEMENT
+            ),
             "all from some queries": lambda value: (
                 value is not None and value.pattern is MaskPattern.EMPTY_ROWS
             ),

@@ -20,6 +20,7 @@ from attnspec.spec import (
     MaskShape,
     Values,
 )
+from attnspec.spec.case import BIASES
 
 SMALL = (1, 2, 3, 4, 5, 7, 8)
 EDGES = (15, 16, 17, 31, 33, 63, 64, 65, 127, 128, 129, 255, 256, 257)
@@ -89,7 +90,7 @@ def _cases(
     mask = None
     if has_mask:
         pattern = pick(patterns)
-        kinds = [MaskKind.FLOAT] if pattern is MaskPattern.BIAS else list(MaskKind)
+        kinds = [MaskKind.FLOAT] if pattern in BIASES else list(MaskKind)
         mask = Mask(
             kind=pick(kinds),
             pattern=pattern,

@@ -131,7 +131,15 @@ def _cancellation(case: Case, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor)
 
 
 def _positive(case: Case, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Tensors:
-    return q, k, 1 + v.abs() / 4
+    return q, k, 32 + 8 * v.abs()
+
+
+def _plateau(case: Case, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Tensors:
+    high = level(case, math.log(max(case.keys, 2)))
+    keys = 0.01 * k
+    if case.keys:
+        keys[..., case.keys // 3, :] += sign(case) * high
+    return high + 0.01 * q, keys, v
 
 
 def _tiny(case: Case, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Tensors:
@@ -153,6 +161,7 @@ _FAMILIES: dict[Values, Callable[..., Tensors]] = {
     Values.INTEGERS: _integers,
     Values.TIES: _ties,
     Values.CANCELLATION: _cancellation,
+    Values.PLATEAU: _plateau,
     Values.POSITIVE: _positive,
     Values.TINY: _tiny,
     Values.DENORMAL: _denormal,

@@ -233,7 +233,7 @@ PINNED: tuple[ModelCase, ...] = tuple(
 """Cases to try first, smallest first: every switch is off its default at least once."""
 
 _DEEP = ModelCase(
-    n_layer=13, n_head=17, d_head=2, length=35, n_positions=40, vocab_size=300, batch=9,
+    n_layer=19, n_head=17, d_head=2, length=35, n_positions=40, vocab_size=300, batch=9,
     initializer_range=0.05, embedding_range=4.0, seed=10,
 )  # fmt: skip
 
@@ -242,7 +242,7 @@ DEEP: tuple[ModelCase, ...] = (
     _DEEP.but(dtype=torch.float32),
     _DEEP.but(scale_attn_by_inverse_layer_idx=True, seed=11),
 )
-"""Cases of thirteen narrow layers, some numbers of which have two digits, and of 17 heads.
+"""Cases of nineteen narrow layers, some numbers of which have two digits, and of 17 heads.
 
 There are more layers, heads, rows, tokens and ids than tables and loops of a fixed size often hold,
 and the name of layer 1 begins the name of layer 10.
@@ -252,13 +252,16 @@ MANY: tuple[ModelCase, ...] = tuple(
     case.but(dtype=dtype)
     for case in (
         ModelCase(vocab_size=50257, length=4, batch=2, seed=12),
-        ModelCase(vocab_size=7, length=520, n_positions=520, seed=13),
+        ModelCase(vocab_size=7, length=1040, n_positions=1040, seed=13),
+        ModelCase(vocab_size=7, length=70, n_positions=80, batch=3, seed=17),
+        # the width of the smallest released model
+        ModelCase(n_head=12, d_head=64, length=3, initializer_range=0.02, seed=18),
         ModelCase(n_head=2, d_head=64, length=3, initializer_range=0.05, seed=15),
     )
     for dtype in (torch.float64, torch.float32)
 )
-"""Cases whose ids do not fit into 15 bits, of over 512 positions, or of the width of released
-heads."""
+"""Cases whose ids do not fit into 15 bits, of over 1 024 positions, or of the widths of released
+models."""
 
 PADDED: tuple[ModelCase, ...] = tuple(
     case.but(padding=side, batch=3, n_positions=8, length=case.length + 1)
@@ -266,6 +269,7 @@ PADDED: tuple[ModelCase, ...] = tuple(
     for side in (Padding.LEFT, Padding.RIGHT)
 )
 PADDED += tuple(case.but(batch=6) for case in PADDED[:2])
+PADDED += tuple(case.but(length=75, n_positions=80) for case in PADDED[:2])
 """Cases with padding, smallest first."""
 
 ACTIVATIONS = ("gelu_new", "gelu", "relu", "silu", "tanh")

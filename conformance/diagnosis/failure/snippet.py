@@ -207,7 +207,7 @@ def _sources(name: str, values: torch.Tensor, case: Case) -> Iterator[str]:
     if family is Values.TINY:
         yield f"1e-3 * {normal}"
     if family is Values.POSITIVE and name == "value":
-        yield f"1 + {normal}.abs() / 4"
+        yield f"32 + 8 * {normal}.abs()"
     if family is Values.DENORMAL and name == "value":
         yield f"{normal} * {torch.finfo(case.dtype).smallest_normal / 8!r}"
 

@@ -23,6 +23,7 @@ from attnspec.conformance.laws.helpers.gradients import (
     BACKWARD,
     BIAS,
     GROUPED,
+    LONG,
     SMALL,
     TINIEST,
     check_gradients,
@@ -127,6 +128,7 @@ def law_gradients_equal_the_definition(subject: Subject, case: Case) -> None:
             mask=[Mask(kind=MaskKind.FLOAT, shape=shape) for shape in MaskShape],
         ),
         GROUPED.but(mask=BIAS, mask_gradient=True),
+        LONG.but(mask=BIAS, mask_gradient=True),
         SEQUENCE.but(
             mask=Mask(kind=MaskKind.FLOAT, pattern=MaskPattern.BIAS, shape=MaskShape.RANK_2),
             mask_gradient=True,

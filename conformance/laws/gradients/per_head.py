@@ -20,6 +20,7 @@ from attnspec.conformance.laws.helpers.calls import caps_bias, readable
 from attnspec.conformance.laws.helpers.cases import DTYPES
 from attnspec.conformance.laws.helpers.gradients import (
     GROUPED,
+    LONG,
     SMALL,
     TINIEST,
     expected_gradient,
@@ -39,6 +40,7 @@ Terms = Float64[torch.Tensor, "batch heads queries keys"]
         TINIEST.but(sinks=True),
         *vary(SMALL.but(sinks=True), dtype=DTYPES, is_causal=(True,), softcap=(1.0,)),
         GROUPED.but(sinks=True),
+        LONG.but(sinks=True),
     ),
     cost=4,
 )
@@ -69,6 +71,7 @@ def law_gradients_of_sinks_are_right_if_they_have_any(subject: Subject, case: Ca
         TINIEST.but(alibi=True, queries=3),
         *vary(SMALL.but(alibi=True), dtype=DTYPES, is_causal=(True,), softcap=(1.0,)),
         GROUPED.but(alibi=True),
+        LONG.but(alibi=True),
     ),
     cost=4,
 )

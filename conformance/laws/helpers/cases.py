@@ -3,6 +3,7 @@
 import torch
 
 from attnspec.spec import Case, Feature, Mask, MaskKind, MaskPattern, MaskShape, Values
+from attnspec.spec.case import BIASES
 
 F64, F32, F16, BF16 = torch.float64, torch.float32, torch.float16, torch.bfloat16
 DTYPES = (F32, F64, F16, BF16)
@@ -26,7 +27,7 @@ WITH_LSE = SMALL.but(return_lse=True)
 
 LENGTHS = (1, 2, 3, 5, 8, 16, 17, 33, 64, 65, 129)
 """Numbers of queries and of keys that exploration draws."""
-UNBIASED = tuple(pattern for pattern in MaskPattern if pattern is not MaskPattern.BIAS)
+UNBIASED = tuple(pattern for pattern in MaskPattern if pattern not in BIASES)
 """Patterns of masks that hide keys or not, and add nothing else."""
 OPTIONS = (Feature.WINDOW, Feature.SOFTCAP, Feature.SINKS, Feature.ALIBI)
 """Options beyond mask, causal flag and scale that change the output."""

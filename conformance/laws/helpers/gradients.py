@@ -24,6 +24,8 @@ TINIEST = cases.TINIEST.but(backward=True)
 SMALL = cases.SMALL.but(backward=True)
 GROUPED = SMALL.but(heads=6, kv_heads=2, keys=9)
 BIAS = Mask(kind=MaskKind.FLOAT, pattern=MaskPattern.BIAS, shape=MaskShape.FULL)
+LONG = GROUPED.but(batch=1, queries=300, keys=290)
+"""A call of several tiles of queries and keys, with grouped heads."""
 BACKWARD = (Feature.BACKWARD,)
 
 Gradients = Mapping[str, torch.Tensor | None]

@@ -31,6 +31,11 @@ _PINNED = (
         for dtype in (torch.float64, torch.float32)
     ),
     *(case for case in PINNED if case.n_layer < 3 and case.dtype == torch.float64),
+    # ids that do not fit into 15 bits
+    ModelCase(
+        vocab_size=40_000, n_head=1, d_head=2, length=3, layer_norm_epsilon=0.25,
+        initializer_range=0.2, seed=19,
+    ),
     # more tokens than a tile of a backward pass holds
     ModelCase(
         n_head=2, d_head=3, length=33, n_positions=40, layer_norm_epsilon=0.25,

@@ -64,6 +64,10 @@ def sampled_rows(case: Case) -> torch.Tensor:
         *(UNEVEN.but(keys=keys, values=Values.CLIMBING) for keys in (1060, 2101, 4200, 8400)),
         # one rounding to the storage type in each tile is too much
         *vary(UNEVEN.but(values=Values.POSITIVE), keys=(1060, 4200), dtype=(F16, BF16)),
+        # keys far below the maximum may have half of the weight together
+        *vary(UNEVEN.but(values=Values.PLATEAU), keys=(1060, 4200), dtype=(F16, BF16)),
+        # products beyond the range of float16 before they are scaled
+        UNEVEN.but(values=Values.OFFSET, scale=0.0005, d_head=64, d_value=64, dtype=F16),
         FEW,
         FEW.but(keys=40_000, dtype=F16, heads=2, kv_heads=2, layouts=Layouts(key=HEADS_INSIDE)),
     ),

@@ -6,6 +6,7 @@ from attnspec.conformance.attention.call import Call
 from attnspec.conformance.attention.oracle_gradients import Gradient
 from attnspec.conformance.attention.regimes import regimes_of
 from attnspec.conformance.attention.subject import WRT, Subject
+from attnspec.conformance.attention.values import generator
 from attnspec.conformance.comparison import tally
 from attnspec.conformance.comparison.close import check_close
 from attnspec.conformance.laws.helpers.cases import BF16, F16, F32
@@ -18,11 +19,10 @@ from attnspec.conformance.laws.helpers.gradients import (
 from attnspec.conformance.laws.helpers.options import ROW_AXES
 from attnspec.conformance.laws.helpers.regimes import Design, design, pairs_shown
 from attnspec.conformance.laws.law import law
-from attnspec.conformance.laws.numerics.long import sampled_rows
 from attnspec.spec import Case, Mask, MaskKind, MaskPattern, MaskShape, Values
 
 SCORES_JUDGED = 2**17
-"""Scores of a call up to which each row is judged; of a longer one, rows with about so many."""
+"""Scores of a call up to which each row is judged; of a longer one, random rows of so many."""
 
 ROTATIONS = 10
 """Values inside each class of calls that effort thorough tries."""
@@ -121,11 +121,10 @@ def judged_rows(subject: Subject, case: Case) -> torch.Tensor:
     scores = case.batch * case.heads * case.queries * case.keys
     if scores <= SCORES_JUDGED or (case.backward and not zeros):
         return torch.arange(case.queries)
-    rows = sampled_rows(case)
     count = max(2, SCORES_JUDGED * case.queries // scores)
-    if count < len(rows):
-        # both ends, and others between them
-        rows = rows[torch.linspace(0, len(rows) - 1, count).round().long()]
+    at_ends = torch.tensor([0, case.queries - 1])
+    within = torch.randint(case.queries, (count - 2,), generator=generator(case.seed, "rows"))
+    rows = torch.cat([at_ends, within]).unique()
     return rows
 
 

@@ -109,7 +109,7 @@ def law_threads_change_nothing(subject: Subject, case: Case) -> None:
     expected = subject.expect(call)
     before = torch.get_num_threads()
     try:
-        for threads in (1, 2, 3, 8):
+        for threads in (1, 2, 3, 8, 11):
             torch.set_num_threads(threads)
             out = subject.call(call)
             word = "thread" if threads == 1 else "threads"

@@ -50,6 +50,7 @@ WITH_OPTIONS: tuple[dict[str, Any], ...] = (
     pinned=(
         TINIEST,
         *(PAIR.but(**{"keys": 21 + 2 * n} | fields) for n, fields in enumerate(WITH_OPTIONS)),
+        PAIR.but(queries=1, keys=1101),
     ),
     cost=5,
 )
