@@ -13,7 +13,7 @@ from attnspec.conformance.report.text import known_clause
 LINES_OF_CODE = 12
 """Lines of a snippet that are printed with a cause; a longer one needs `--verbose`."""
 
-WIDEST = 160
+WIDEST = 500
 """Characters of the longest line of such a snippet."""
 
 LAWS_NAMED = 12

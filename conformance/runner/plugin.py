@@ -66,6 +66,7 @@ class Collector:
         dsession = self.config.pluginmanager.getplugin("dsession")
         if dsession is not None and self.config.getoption("--attnspec-progress"):
             dsession.terminal = None  # no lines about workers
+            self.config.pluginmanager.unregister(name="terminaldistreporter")
         yield
         self.begin()
 
@@ -80,6 +81,8 @@ class Collector:
             from attnspec.conformance.report.progress import Progress
 
             reporter = self.config.pluginmanager.getplugin("terminalreporter")
+            # pytest's own lines about the end of a run, which have no switch
+            reporter.write_sep = lambda *arguments, **options: None
             console = Console(file=reporter._tw._file)
             self.progress = Progress(console, shows_failures=settings.verbose)
         if not any((settings.report, *self._pages().values())):
