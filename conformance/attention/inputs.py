@@ -1,7 +1,7 @@
 """Draw the tensors of a case's call."""
 
 import torch
-from jaxtyping import Bool
+from jaxtyping import Bool, Float32
 
 from attnspec.conformance.attention.call import Call
 from attnspec.conformance.attention.layouts import lay_out
@@ -69,7 +69,6 @@ def visible_pairs(
     batch, heads = max(case.batch, 1), max(case.heads, 1)
     query, key = torch.arange(case.queries)[:, None], torch.arange(case.keys)
     all_pairs = torch.ones(batch, heads, case.queries, case.keys, dtype=torch.bool)
-    draw = torch.rand(batch, heads, case.queries, case.keys, generator=generator(case.seed, "mask"))
     # hidden keys of each batch element: never all keys, and other numbers in neighbours
     hidden = 1 + (torch.arange(batch) + case.seed) % max(case.keys - 1, 1)
     match pattern:
@@ -90,14 +89,20 @@ def visible_pairs(
         case MaskPattern.ELEMENT:
             return all_pairs & (torch.arange(batch) > 0)[:, None, None, None]
         case MaskPattern.RANDOM | MaskPattern.BIASED:
-            visible = draw < 0.7
+            visible = _drawn(case) < 0.7
             if case.keys:
                 visible |= key == query % case.keys
             return visible
         case MaskPattern.EMPTY_ROWS:
-            return (draw < 0.7) & (query % 3 != 0)
+            return (_drawn(case) < 0.7) & (query % 3 != 0)
         case MaskPattern.HALF:
             return all_pairs & half_of_the_keys(batch, case.keys)[:, None, None, :]
+
+
+def _drawn(case: Case) -> Float32[torch.Tensor, "batch heads queries keys"]:
+    """Return a number between 0 and 1 for each pair."""
+    shape = (max(case.batch, 1), max(case.heads, 1), case.queries, case.keys)
+    return torch.rand(*shape, generator=generator(case.seed, "mask"))
 
 
 def half_of_the_keys(batch: int, keys: int) -> Bool[torch.Tensor, "batch keys"]:

@@ -79,7 +79,14 @@ class Regime:
 
 def regimes_of(call: Call) -> list[Regime]:
     """Return the regimes of a call, in the order of the axes."""
-    return [regime for regimes in AXES.values() for regime in regimes if regime.holds(call)]
+    # each field once: many regimes depend on the same one, and the scores and masks may be large
+    values = {name: field.of_call(call) for name, field in FIELDS.items()}
+    return [
+        regime
+        for regimes in AXES.values()
+        for regime in regimes
+        if all(any(map(condition, values[name])) for name, condition in regime.conditions.items())
+    ]
 
 
 def _scores(call: Call) -> tuple[Values, ...]:
@@ -359,8 +366,7 @@ _LENGTHS: dict[str, Condition] = {
     "129 to 256": _between(129, 256),
     "257 to 512": _between(257, 512),
     "513 to 1 000": _between(513, 1000),
-    "1 001 to 2 048": _between(1001, 2048),
-    "2 049 to 8 000": _between(2049, 8000),
+    "1 001 to 8 000": _between(1001, 8000),
     "8 001 to 65 000": _between(8001, 65_000),
     "over 65 000": lambda value: value > 65_000,
 }
@@ -448,8 +454,7 @@ AXES: dict[str, tuple[Regime, ...]] = {
             "9 to 16": lambda value: 9 <= value[0] <= 16,
             "17 to 32": lambda value: 17 <= value[0] <= 32,
             "33 to 64": lambda value: 33 <= value[0] <= 64,
-            "65 to 128": lambda value: 65 <= value[0] <= 128,
-            "over 128": lambda value: value[0] > 128,
+            "over 64": lambda value: value[0] > 64,
         },
     ),
     "heads in a group": _axis(

@@ -45,7 +45,7 @@ OPERATIONS = 1e9
 CHEAP = 1.5e8
 """Operations up to which a call combines many pairs; a pair that takes more has its own call."""
 
-ROTATIONS = 8
+ROTATIONS = 16
 """Draws of values inside the classes of a case, of which the cheapest is taken."""
 
 
