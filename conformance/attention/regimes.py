@@ -124,7 +124,7 @@ def _lengths() -> tuple[int, ...]:
         for tile in TILES
         for count in (
             *range(1, 2100 // tile),
-            *(-(-length // tile) for length in (2600, 3200, 4097, 5100, 6300, 7500, 8001, 65_001)),
+            *(-(-length // tile) for length in (2600, 4097, 6300, 8001, 65_001)),
         )
     }
     beside = {multiple + step for multiple in multiples for step in (-1, 0, 1)}
@@ -143,8 +143,8 @@ HEADS = tuple(
         {
             (group * kv_heads, kv_heads)
             for group, kv_heads in product(GROUP_SIZES, (1, 2, 3, 4, 5, 8, 12, 33, 40))
-            if group * kv_heads <= 160
-        }.union({(64, 1), (71, 71), (96, 8), (130, 130), (192, 24)})
+            if group * kv_heads <= 48
+        }.union({(64, 1), (64, 8), (71, 71), (96, 8), (130, 130)})
     )
 )
 """Numbers of (heads, kv_heads)."""

@@ -39,7 +39,7 @@ BYTES = 2**30
 TILE = 16
 """Queries and keys to which a kernel may pad fewer."""
 
-OPERATIONS = 1e9
+OPERATIONS = 4e8
 """Operations that a call may take: about a second on one core."""
 
 CHEAP = 1.5e8

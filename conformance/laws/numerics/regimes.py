@@ -24,6 +24,9 @@ from attnspec.spec import Case, Mask, MaskKind, MaskPattern, MaskShape, Values
 SCORES_JUDGED = 2**17
 """Scores of a call up to which each row is judged; of a longer one, random rows of so many."""
 
+ROWS_JUDGED = 48
+"""Rows of a longer call that are judged at most: their bound takes most of the time."""
+
 ROTATIONS = 10
 """Values inside each class of calls that effort thorough tries."""
 
@@ -121,7 +124,7 @@ def judged_rows(subject: Subject, case: Case) -> torch.Tensor:
     scores = case.batch * case.heads * case.queries * case.keys
     if scores <= SCORES_JUDGED or (case.backward and not zeros):
         return torch.arange(case.queries)
-    count = max(2, SCORES_JUDGED * case.queries // scores)
+    count = min(max(2, SCORES_JUDGED * case.queries // scores), ROWS_JUDGED)
     at_ends = torch.tensor([0, case.queries - 1])
     within = torch.randint(case.queries, (count - 2,), generator=generator(case.seed, "rows"))
     rows = torch.cat([at_ends, within]).unique()
