@@ -28,12 +28,12 @@ from attnspec.spec import (
     Layouts,
     MaskedNonfinite,
     MaskKind,
-    MaskPattern,
     Profile,
     Rounding,
     RoundingLevel,
     SoftcapOrder,
 )
+from attnspec.spec.case import BIASES
 
 RANDOM_PROFILES = 20
 
@@ -378,7 +378,7 @@ REFUSALS: dict[str, Restriction] = {
         of_call=_mask(lambda mask: mask.dtype != torch.bool),
     ),
     "biases": Restriction(
-        of_case=_mask_of(lambda mask: mask.pattern is MaskPattern.BIAS),
+        of_case=_mask_of(lambda mask: mask.pattern in BIASES),
         of_call=_mask(_is_bias),
     ),
     "masks of another dtype": Restriction(
