@@ -61,9 +61,9 @@ MIDPOINT_OFFSET = 0.04
 
 def storage_types(harness: Harness) -> Finding:
     """Find the storage types that are accepted and give right results."""
-    evidence, right, wrong = [], [], []
+    evidence, wrong, answer = [], [], []
+    right: list[str] = []
     facts: dict[str, Any] = {"dtypes": right}
-    answer = []
     for dtype in harness.dtypes:
         call, name = draw(harness.case(dtype=dtype)), dtype_name(dtype)
         oracle_call = harness.oracle_call(call)

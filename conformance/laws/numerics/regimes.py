@@ -127,7 +127,7 @@ def judged_rows(subject: Subject, case: Case) -> torch.Tensor:
     count = min(max(2, SCORES_JUDGED * case.queries // scores), ROWS_JUDGED)
     at_ends = torch.tensor([0, case.queries - 1])
     within = torch.randint(case.queries, (count - 2,), generator=generator(case.seed, "rows"))
-    rows = torch.cat([at_ends, within]).unique()
+    rows: torch.Tensor = torch.cat([at_ends, within]).unique()
     return rows
 
 
