@@ -1,6 +1,7 @@
 """Snippets: a failing call as a few lines that need only torch and the implementation."""
 
 import base64
+import math
 import zlib
 from collections.abc import Iterator
 from typing import Any
@@ -206,6 +207,10 @@ def _sources(name: str, values: torch.Tensor, case: Case) -> Iterator[str]:
         yield f"1000.0 * {ones}[:, None] + {normal}"
     if family is Values.TINY:
         yield f"1e-3 * {normal}"
+    if family is Values.PLATEAU and name in ("query", "key"):
+        high = level(case, math.log(max(case.keys, 2)))
+        peak = f"(torch.arange({keys}) == {keys // 3})[:, None] * {sign(case) * high!r}"
+        yield f"{high!r} + 0.01 * {normal}" if name == "query" else f"0.01 * {normal} + {peak}"
     if family is Values.POSITIVE and name == "value":
         yield f"32 + 8 * {normal}.abs()"
     if family is Values.DENORMAL and name == "value":

@@ -67,6 +67,8 @@ NO_STAGE = {
     "own-bool-padding-inverted",
     # the layout of the ids
     "own-ids-read-as-contiguous",
+    # positions that are given
+    "own-given-positions-need-a-mask",
     # a cache
     "own-cached-padding-counted-from-the-left",
     "own-generation-cached-position-early",
