@@ -68,6 +68,7 @@ COMPARISONS = (
     ModelComparison("states", _WIDE.but(seed=12)),
     ModelComparison("padded", _PLAIN.but(batch=3, padding=Padding.LEFT, seed=13)),
     ModelComparison("padded", _WIDE.but(batch=3, padding=Padding.RIGHT, seed=14)),
+    ModelComparison("placed", _PLAIN.but(seed=20)),
     ModelComparison("no position", _PLAIN),
     ModelComparison("cached", _PLAIN.but(length=5, seed=15)),
     ModelComparison("cached", _WIDE.but(seed=16)),

@@ -87,6 +87,13 @@ def _padded(subject: ModelImplementation, inputs: ModelInputs) -> Outputs:
     return {"logits": _real(logits, inputs)}
 
 
+def _placed(subject: ModelImplementation, inputs: ModelInputs) -> Outputs:
+    ids = inputs.input_ids
+    last = inputs.config.n_positions - ids.shape[1]
+    places = (last + torch.arange(ids.shape[1])).expand(ids.shape)
+    return {"logits": _built(subject, inputs)(ids, position_ids=places)}
+
+
 def _cached(subject: ModelImplementation, inputs: ModelInputs) -> Outputs:
     length, outputs = inputs.input_ids.shape[1], Outputs()
     for sizes in ([length], [1] * length, [2, length - 2], [length - 2, 2]):
@@ -192,6 +199,7 @@ PROCEDURES = {
     "same weights": Procedure(_same_weights),
     "states": Procedure(_states, frozenset({ModelFeature.HIDDEN_STATES})),
     "padded": Procedure(_padded, frozenset({_PADDING})),
+    "placed": Procedure(_placed, frozenset({_PADDING})),
     "no position": Procedure(_no_position, frozenset({_PADDING})),
     "cached": Procedure(_cached, frozenset({_CACHE})),
     "padded and cached": Procedure(_padded_and_cached, frozenset({_PADDING, _CACHE})),
