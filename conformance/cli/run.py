@@ -20,9 +20,6 @@ from attnspec.conformance.runner.settings import Settings
 CONFORMING, BROKEN = 0, 1
 """Exit statuses: every law held, some law did not."""
 
-QUIETEST = -2
-"""The verbosity at which pytest says nothing."""
-
 
 PYTEST = (
     *("--pyargs", "attnspec.conformance.test_conformance", "--import-mode=importlib"),
@@ -107,10 +104,6 @@ class _Refusals:
         self.reason = ""
         self.is_read = False
 
-    def pytest_configure(self, config: pytest.Config) -> None:
-        """Keep the configuration, to silence pytest later."""
-        self.config = config
-
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_node_collection_finished(self) -> None:
         """Read the plan that one of the workers has written."""
@@ -123,5 +116,4 @@ class _Refusals:
                 typer.echo(escape_controls(planned["remark"]))
         self.reason = self.refuses(plan)
         if self.reason:
-            self.config.option.verbose = QUIETEST  # no count of the tests that did not run
             raise pytest.UsageError

@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from attnspec.conformance.report.matrix import LEAST_SHARE, other_profile
-from attnspec.conformance.report.record import CONFORMING, Outcome, Record
+from attnspec.conformance.report.record import Outcome, Record
 from attnspec.conformance.report.text import order_of_clauses
+from attnspec.conformance.report.view import broken, subjects_of
 
 SMALL = 64
 """Size up to which calls are equally simple, so that the order of the laws decides."""
@@ -34,10 +35,10 @@ class Cause:
 
 def causes_of(records: Sequence[Record]) -> list[Cause]:
     """Return the causes of all broken laws, subject by subject, those of most laws first."""
-    broken = [record for record in records if record.outcome not in CONFORMING]
+    failures = broken(records)
     causes = []
-    for subject in dict.fromkeys(record.subject for record in broken):
-        own = [record for record in broken if record.subject == subject]
+    for subject in subjects_of(failures):
+        own = [record for record in failures if record.subject == subject]
         groups: dict[str, list[Record]] = {}
         for record, explanation in zip(own, _explanations(own), strict=True):
             groups.setdefault(explanation, []).append(record)

@@ -29,7 +29,7 @@ LONG = 40
 """Length in characters from which a name is folded, so that it leaves room for other columns."""
 
 LEAST_SHARE = 0.25
-"""Share of the broken laws of a subject that another profile must explain to be told.
+"""Share of the broken laws of a subject that another profile must explain to be named.
 
 A wrong result may agree with another profile by chance in a small call.
 """

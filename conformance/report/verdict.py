@@ -5,10 +5,12 @@ from collections.abc import Sequence
 
 from rich.console import Console
 
+from attnspec.conformance.comparison.violation import lines_of_mismatch
 from attnspec.conformance.report.causes import Cause, causes_of
 from attnspec.conformance.report.escape import escape_controls
-from attnspec.conformance.report.record import CONFORMING, Outcome, Record
+from attnspec.conformance.report.record import Outcome, Record
 from attnspec.conformance.report.text import known_clause
+from attnspec.conformance.report.view import broken, headline, subjects_of
 
 LINES_OF_CODE = 12
 """Lines of a snippet that are printed with a cause; a longer one needs `--verbose`."""
@@ -37,7 +39,7 @@ def print_verdict(records: Sequence[Record], console: Console, *, is_verbose: bo
         )
 
     causes = causes_of(records)
-    for subject in dict.fromkeys(record.subject for record in records):
+    for subject in subjects_of(records):
         own = [record for record in records if record.subject == subject]
         line(verdict_of(own, [cause for cause in causes if cause.subject == subject]))
     for number, cause in enumerate(causes, start=1):
@@ -64,19 +66,19 @@ def verdict_of(records: Sequence[Record], causes: Sequence[Cause]) -> str:
     """
     subject = records[0].subject
     tried = [record for record in records if record.outcome not in UNTRIED]
-    broken = [record for record in records if record.outcome not in CONFORMING]
+    failures = broken(records)
     untried = Counter(record.outcome for record in records if record.outcome in UNTRIED)
     rest = ", ".join(f"{count} {outcome}" for outcome, count in untried.items())
     rest = f" ({rest})" if rest else ""
     if not tried:
         return f"{subject}: nothing was tried{rest}"
-    if not broken:
+    if not failures:
         known = sum(record.outcome is Outcome.EXPECTED_FAILURE for record in tried)
         but = f", but for {known} known deviations" if known else ""
         return f"{subject}: conforming in all of {len(tried)} laws{but}{rest}"
     named = [cause for cause in causes if cause.explanation]
     found = f", {_count(len(named), 'cause')} found" if named else ""
-    return f"{subject}: NOT conforming: {len(broken)} of {len(tried)} laws broken{found}{rest}"
+    return f"{subject}: NOT conforming: {len(failures)} of {len(tried)} laws broken{found}{rest}"
 
 
 def lines_of(cause: Cause, title: str) -> list[str]:
@@ -108,14 +110,7 @@ def _found(record: Record) -> list[str]:
     mismatch = record.mismatch
     if mismatch is None:
         return [f"Found     {each}" for each in record.reason.splitlines()[:3]]
-    headline = record.reason.partition(f": {mismatch.get('what')} at {mismatch.get('where')}")[0]
-    return [
-        f"Found     {headline}",
-        f"  where     {mismatch.get('what')}, {mismatch.get('where')} ({mismatch.get('wrong')})",
-        f"  expected  {mismatch.get('expected')}",
-        f"  got       {mismatch.get('got')}",
-        f"  allowed   {mismatch.get('bound')} away",
-    ]
+    return [f"Found     {headline(record)}", *lines_of_mismatch(mismatch)]
 
 
 def _count(number: int, what: str) -> str:

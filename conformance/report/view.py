@@ -195,7 +195,7 @@ def failure_entries(records: Sequence[Record]) -> list[FailureEntry]:
         FailureEntry(
             anchor=f"f{number}",
             record=record,
-            headline=_headline(record),
+            headline=headline(record),
             sentence=_law_sentence(record),
             badge=Badge(outcome=record.outcome),
             is_broken=record.outcome not in CONFORMING,
@@ -266,7 +266,8 @@ def totals(records: Sequence[Record]) -> list[Total]:
     return table
 
 
-def _headline(record: Record) -> str:
+def headline(record: Record) -> str:
+    """Return the reason of a record without the numbers of its worst element."""
     mismatch = record.mismatch or {}
     return record.reason.partition(f": {mismatch.get('what')} at {mismatch.get('where')}")[0]
 

@@ -4,7 +4,12 @@ import traceback
 from typing import Any
 
 from attnspec.conformance.attention.subject import Subject
-from attnspec.conformance.comparison.violation import Mismatch, Raised, Violation
+from attnspec.conformance.comparison.violation import (
+    Mismatch,
+    Raised,
+    Violation,
+    lines_of_mismatch,
+)
 from attnspec.conformance.diagnosis.failure.error_map import failure_picture
 from attnspec.conformance.diagnosis.failure.snippet import snippet
 from attnspec.conformance.laws.law import Law
@@ -27,10 +32,7 @@ def describe(law: Law, subject: Any, case: Any, error: BaseException) -> dict[st
     else:
         lines += [
             f"Found    {str(error).partition(': ' + str(mismatch))[0]}",
-            f"  where     {mismatch.what}, {mismatch.where} ({mismatch.wrong})",
-            f"  expected  {mismatch.expected}",
-            f"  got       {mismatch.got}",
-            f"  allowed   {mismatch.bound} away",
+            *lines_of_mismatch(mismatch.words()),
         ]
     if not isinstance(error, Violation | Raised):
         # not an exception of the subject: a law or helper failed, so developers need the traceback

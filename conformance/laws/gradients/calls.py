@@ -42,11 +42,13 @@ def incoming_layouts(grad: torch.Tensor) -> dict[str, torch.Tensor]:
     return layouts
 
 
-MANY = 100
-"""Scores of one head from which fewer calls are made."""
+PENDING, FEW_PENDING = 66, 6
+"""Calls that are made before the first of them is differentiated, as in a model of many layers.
 
-PENDING = 66
-"""Calls that are made before the first of them is differentiated, as in a model of many layers."""
+Calls of `MANY` scores for each head take so long that few are made.
+"""
+
+MANY = 100
 
 
 @law(
@@ -134,7 +136,7 @@ def law_the_layout_of_the_operands_changes_no_gradient(subject: Subject, case: C
 def law_backward_passes_are_independent(subject: Subject, case: Case) -> None:
     """GRD-14: calls that are all made before any is differentiated give each its own gradients."""
     wrt = operands_with_gradient(subject, case)
-    pending = PENDING if case.queries * case.keys < MANY else PENDING // 11 // 2 * 2
+    pending = PENDING if case.queries * case.keys < MANY else FEW_PENDING
     variants = [case, case.but(seed=case.seed + 1)] * (pending // 2)
     calls = [subject.draw(variant, backward=True) for variant in variants]
     purposes = ["one grad", "another grad"] * (pending // 2)

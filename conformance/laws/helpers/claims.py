@@ -12,7 +12,7 @@ from attnspec.spec import Case, Feature, Implementation
 
 @dataclass(frozen=True, kw_only=True)
 class DesignClaims:
-    """What a subject claims, without its function: equal for subjects that claim the same.
+    """The claims of a subject, without its function: equal for subjects that claim the same.
 
     Attributes:
         features: as in `Implementation`.

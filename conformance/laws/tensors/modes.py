@@ -217,7 +217,7 @@ def _differentiate_and_judge(
     Args:
         subject: the subject.
         case: the case; it is claimed without gradients.
-        condition: what a failure is told to depend on.
+        condition: the circumstance that a failure message names.
         state: enters the state of torch in which to call and differentiate.
     """
     if subject.refuses(case.but(backward=True)) is not None:

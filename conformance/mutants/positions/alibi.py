@@ -209,7 +209,7 @@ class InsteadOfMask(DenseWithArguments):
 
 @mistake(
     "own-alibi-lost-beside-mask",
-    "slopes are dropped where a mask is given",
+    "slopes are dropped if a mask is given",
     killed_by="alibi-and-a-float-mask-add",
     features=ALIBI,
 )
@@ -248,7 +248,7 @@ class PerTile(Tiled):
 
 @mistake(
     "own-alibi-zero-is-none",
-    "slopes are dropped in all heads where the first is zero",
+    "slopes are dropped in all heads if the first is zero",
     killed_by="a-slope-of-zero-changes-nothing",
     features=ALIBI,
 )
