@@ -82,7 +82,7 @@ class RoundingLevel(StrEnum):
     """Every intermediate result: scaled queries, scores, weights."""
 
 
-def one_write(queries: int, keys: int) -> tuple[int, int]:
+def one_write(queries: int, keys: int, group: int) -> tuple[int, int]:
     """Return one write for every gradient: the default of `Rounding.partial_writes`."""
     return 1, 1
 
@@ -96,8 +96,9 @@ class Rounding:
         accumulator: unit roundoff of sums and elementary functions; ``None`` means round to
             nearest in float32 (in float64 for float64 inputs). A tensor core whose adder
             truncates declares ``2.0**-23`` or more.
-        partial_writes: ``(queries, keys) -> (n_q, n_kv)``, the number of times that dQ, and dK
-            and dV, are written back in the storage type while they are summed.
+        partial_writes: ``(queries, keys, group) -> (n_q, n_kv)``, the number of times that dQ,
+            and dK and dV, are written back in the storage type while they are summed; `group` is
+            the number of query heads that share a head of keys.
         exp_error: relative error of ``exp`` in units of the accumulator's roundoff.
         weight_exp_error: likewise of the ``exp`` that becomes a weight, if the storage type has 16
             bits: kernels often use a coarser one there, and an exact one to rescale. ``None`` is
@@ -107,7 +108,7 @@ class Rounding:
 
     level: RoundingLevel = RoundingLevel.FUSED
     accumulator: float | None = None
-    partial_writes: Callable[[int, int], tuple[int, int]] = one_write
+    partial_writes: Callable[[int, int, int], tuple[int, int]] = one_write
     exp_error: float = 32.0
     weight_exp_error: float | None = None
     tanh_error: float = 32.0

@@ -98,7 +98,7 @@ def expect_gradients(
     group = heads // call.key.shape[1]
     r = Roundoff.of(call.value.dtype, profile)
     scale = rows_of(call, profile, torch.arange(0)).scale
-    n_q, n_kv = profile.rounding.partial_writes(queries, keys)
+    n_q, n_kv = profile.rounding.partial_writes(queries, keys, group)
     n_kv = n_kv + (1 if group > 1 else 0)
     per_chunk = max(1, SCORES_AT_ONCE // max(1, batch * heads * keys))
     whole: dict[str, Part] = {}

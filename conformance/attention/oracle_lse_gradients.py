@@ -44,7 +44,7 @@ def expect_lse_gradients(
     group = heads // kv_heads
     rows = rows_of(call, profile, torch.arange(queries))
     r = Roundoff.of(call.value.dtype, profile)
-    n_q, n_kv = profile.rounding.partial_writes(queries, keys)
+    n_q, n_kv = profile.rounding.partial_writes(queries, keys, group)
     grad = grad_lse.double()
     with torch.no_grad():
         w = weights(rows, r)

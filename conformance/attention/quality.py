@@ -59,7 +59,8 @@ def eligible(case: Case, profile: Profile, *, backward: bool = False) -> str | N
         return "the inputs are not generic"
     if rounding.level is not RoundingLevel.FUSED or rounding.accumulator is not None:
         return f"level {rounding.level} has roundings that σ does not include"
-    if backward and rounding.partial_writes(case.queries, case.keys) != (1, 1):
+    group = case.heads // case.kv_heads
+    if backward and rounding.partial_writes(case.queries, case.keys, group) != (1, 1):
         return "gradients are written back in parts"
     return None
 

@@ -72,8 +72,8 @@ def profile_of(answers: Mapping[str, Any]) -> Profile:
 
 
 @functools.cache
-def _writes(numbers: tuple[int, int]) -> Callable[[int, int], tuple[int, int]]:
-    return lambda queries, keys: numbers
+def _writes(numbers: tuple[int, int]) -> Callable[[int, int, int], tuple[int, int]]:
+    return lambda queries, keys, group: numbers
 
 
 def profiles() -> Iterator[tuple[str, dict[str, Any]]]:

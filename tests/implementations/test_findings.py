@@ -150,11 +150,19 @@ def test_the_flash_kernel_gives_no_gradient_of_a_mask():
 
 
 @pytest.mark.parametrize(
-    ("queries", "keys", "writes"),
-    [(1, 1, (1, 1)), (33, 513, (2, 2)), (192, 512, (1, 3)), (768, 1025, (3, 3)), (0, 0, (1, 1))],
+    ("queries", "keys", "group", "writes"),
+    [
+        (1, 1, 1, (1, 1)),
+        (33, 513, 1, (2, 2)),
+        (192, 512, 1, (1, 3)),
+        (768, 1025, 1, (3, 3)),
+        (0, 0, 1, (1, 1)),
+        (1, 1009, 64, (2, 64)),
+        (33, 1, 3, (1, 6)),
+    ],
 )
-def test_partial_writes_count_blocks(queries, keys, writes):
-    assert partial_writes(queries, keys) == writes
+def test_partial_writes_count_blocks_and_heads(queries, keys, group, writes):
+    assert partial_writes(queries, keys, group) == writes
 
 
 @pytest.mark.slow

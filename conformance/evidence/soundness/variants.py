@@ -118,12 +118,12 @@ def flash_takes(call: Call) -> bool:
     return is_plain(call) and same and mask and not call.enable_gqa
 
 
-def flash_writes(queries: int, keys: int) -> tuple[int, int]:
+def flash_writes(queries: int, keys: int, group: int) -> tuple[int, int]:
     """Return how often PyTorch's CPU kernel writes back: key tiles, and blocks of 32 queries."""
-    return math.ceil(keys / 32) + 1, math.ceil(queries / 32) + 1
+    return math.ceil(keys / 32) + 1, math.ceil(queries / 32) * group + 1
 
 
-def rows_of_16(queries: int, keys: int) -> tuple[int, int]:
+def rows_of_16(queries: int, keys: int, group: int) -> tuple[int, int]:
     """Return how often a kernel that processes 16 queries at a time writes dK and dV back.
 
     The last sum is written before it is scaled, and the scaled sum is written once more.

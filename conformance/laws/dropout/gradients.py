@@ -61,7 +61,8 @@ def law_backward_drops_the_same_weights_as_forward(subject: Subject, case: Case)
     expected = subject.expect_gradients(single, grad_out.transpose(1, 2).flatten(0, 1)[:, :, None])
     shape = (case.batch, case.queries, case.heads)
     r = Roundoff.of(case.dtype, subject.implementation.profile)
-    writes = subject.implementation.profile.rounding.partial_writes(case.queries, case.keys)[1]
+    rounding, group = subject.implementation.profile.rounding, case.heads // case.kv_heads
+    writes = rounding.partial_writes(case.queries, case.keys, group)[1]
     c = (1 + r.gamma(2 * case.queries + 16)) * (1 + r.u_o) ** (writes + 1) - 1
     for name, gradient in gradients.items():
         expected_gradient = getattr(expected, name)

@@ -14,6 +14,7 @@ from attnspec.conformance.laws.helpers.calls import (
     round_to_grid,
 )
 from attnspec.conformance.laws.helpers.cases import (
+    BF16,
     DTYPES,
     F16,
     F64,
@@ -172,6 +173,19 @@ def law_sums_of_gradients_agree(subject: Subject, case: Case) -> None:
     check_gradient(left, "query", right, slack + error + other_error, message)
 
 
+MANY_HEADS = GROUPED.but(
+    batch=1,
+    heads=64,
+    kv_heads=1,
+    queries=1,
+    keys=1009,
+    d_head=1,
+    d_value=1,
+    values=Values.CANCELLATION,
+)
+"""Sums of many heads in 16 bits: it shows whether they are rounded after each head."""
+
+
 @law(
     "GRD-11",
     "NUM-10",
@@ -187,6 +201,7 @@ def law_sums_of_gradients_agree(subject: Subject, case: Case) -> None:
         GROUPED.but(heads=8, kv_heads=2),
         GROUPED.but(heads=7, kv_heads=1, batch=1),
         GROUPED.but(heads=12, kv_heads=4, batch=3),
+        *vary(MANY_HEADS, dtype=(F16, BF16)),
     ),
     explore=cases(
         always=BACKWARD,

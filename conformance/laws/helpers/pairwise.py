@@ -13,7 +13,7 @@ Source:
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from allpairspy import AllPairs  # type: ignore[import-untyped]
@@ -28,8 +28,14 @@ PATIENCE = 20_000
 """Values tried in the search for one row, after which it is given up."""
 
 
+FEW = 20
+"""Rows found, below which allpairspy is not started again: each start takes seconds."""
+
+
 def pairwise(
-    axes: Mapping[str, Sequence[Any]], allowed: Callable[[Row], bool] = lambda row: True
+    axes: Mapping[str, Sequence[Any]],
+    allowed: Callable[[Row], bool] = lambda row: True,
+    earlier: Iterable[Row] = (),
 ) -> list[Row]:
     """Choose rows so that every two values of different axes share a row, if that is allowed.
 
@@ -37,38 +43,49 @@ def pairwise(
         axes: the values of each axis. None means any value: no row need hold a pair with it.
         allowed: called with the values of some axes or of all; false if no row may hold them. A
             pair is left out if it is refused, or if no allowed row that was tried holds it.
+        earlier: rows to begin with, of a design with more values or fewer. A value of theirs that
+            is refused is replaced; what they miss is added. It only saves time.
 
     Returns:
-        The same rows for the same axes on every machine.
+        The same rows for the same arguments on every machine.
     """
-    return _covering(axes, allowed, strength=2)
+    return _covering(axes, allowed, earlier, strength=2)
 
 
 def each_once(
-    axes: Mapping[str, Sequence[Any]], allowed: Callable[[Row], bool] = lambda row: True
+    axes: Mapping[str, Sequence[Any]],
+    allowed: Callable[[Row], bool] = lambda row: True,
+    earlier: Iterable[Row] = (),
 ) -> list[Row]:
     """Choose rows so that every value of every axis is in one, if that is allowed.
 
     The parameters and the result are those of `pairwise`.
     """
-    return _covering(axes, allowed, strength=1)
+    return _covering(axes, allowed, earlier, strength=1)
 
 
 def _covering(
-    axes: Mapping[str, Sequence[Any]], allowed: Callable[[Row], bool], strength: int
+    axes: Mapping[str, Sequence[Any]],
+    allowed: Callable[[Row], bool],
+    earlier: Iterable[Row],
+    strength: int,
 ) -> list[Row]:
     """Choose rows so that every `strength` values of different axes share a row."""
     design = _Design(axes, allowed, strength)
     rows: list[Indices] = []
     missing = design.groups() - design.refused
+    for each in map(design.adapted, earlier):
+        if each is not None and not missing.isdisjoint(design.groups_of(each)):
+            rows.append(each)
+            missing -= design.groups_of(each)
     while missing:
         counts = Counter(name for group in missing for name, _ in group)
         names = sorted(axes, key=lambda name: -counts[name])
         found = list(design.rows({name: design.values[name] for name in names}, rows))
-        if not found:
-            break
         rows += found
         missing = missing.difference(*map(design.groups_of, found))
+        if len(found) < FEW:
+            break
     while missing:
         group = min(missing)
         missing.remove(group)
@@ -100,6 +117,23 @@ class _Design:
             )
             if not allowed(self.row(dict(pair)))
         }
+        while any([self._remove_lonely(name) for name in axes]):
+            pass
+
+    def _remove_lonely(self, name: str) -> bool:
+        """Remove the values of an axis that no row can hold: another axis has none beside them."""
+        others = [(other, self.values[other]) for other in self.axes if other != name]
+        kept = [
+            index
+            for index in self.values[name]
+            if all(
+                any(self._go_together({name: index}, (other, n)) for n in values)
+                for other, values in others
+            )
+        ]
+        is_shorter = len(kept) < len(self.values[name])
+        self.values[name] = kept
+        return is_shorter
 
     def row(self, indices: Indices) -> Row:
         """Return the values of given indices."""
@@ -120,6 +154,26 @@ class _Design:
     def groups_of(self, row: Indices) -> set[Group]:
         """Return the groups that a row holds."""
         return set(itertools.combinations(sorted(row.items()), self.strength))
+
+    def adapted(self, row: Row) -> Indices | None:
+        """Return an allowed row that is as a given one where it may be, or None if it is not found.
+
+        A value that is refused, alone or with one before it, is replaced by the first that is not.
+        """
+        adapted: dict[str, int] = {}
+        for name, indices in self.values.items():
+            known = [n for n in indices if self.axes[name][n] == row.get(name)]
+            together = (n for n in [*known, *indices] if self._go_together(adapted, (name, n)))
+            index = next(together, None)
+            if index is None:
+                return None
+            adapted[name] = index
+        return adapted if self.allowed(self.row(adapted)) else None
+
+    def _go_together(self, row: Indices, newest: tuple[str, int]) -> bool:
+        """Return whether no value of a row is refused together with one more."""
+        pairs = (tuple(sorted([each, newest])) for each in row.items())
+        return self.refused.isdisjoint(pairs)
 
     def with_most_of(self, missing: set[Group], group: Group) -> dict[str, list[int]]:
         """Return the values of each axis, those first that are in most groups that are missing.
@@ -158,8 +212,8 @@ class _Design:
                 raise _GivenUp
             row = dict(zip(names, indices, strict=False))
             newest = (names[len(row) - 1], indices[-1])
-            pairs = (tuple(sorted([each, newest])) for each in row.items() if each != newest)
-            return self.refused.isdisjoint(pairs) and self.allowed(self.row(row))
+            others = {name: index for name, index in row.items() if name != newest[0]}
+            return self._go_together(others, newest) and self.allowed(self.row(row))
 
         found = AllPairs(
             [values[name] for name in names],

@@ -1,12 +1,14 @@
 """The cases in which every two regimes meet, chosen for the claims of a subject."""
 
 import functools
+import json
 import math
 import operator
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import combinations, product, repeat
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -210,21 +212,63 @@ def design(subject: Subject, seed: int = 0) -> Design:
 
 def _design(claims: DesignClaims, seed: int) -> Design:
     """Choose the values of a design of some claims."""
-    plan = _plan(claims)
+    plan = plan_of(claims)
     cases = [plan.rotated(number, seed) for number in range(len(plan.rows))]
     return Design(cases=tuple(dict.fromkeys(cases)), claimed=plan.claimed, not_tried=plan.not_tried)
 
 
+STORED = Path(__file__).with_name("regimes.json")
+"""The combined rows of a subject that claims everything; see `stored_rows`."""
+
+
+def to_json(rows: Iterable[Mapping[str, Choice]]) -> str:
+    """Return rows as JSON: the names of all classes, and for each row the place of its classes."""
+    names = {axis: [each.name for each in classes] for axis, classes in AXES.items()}
+    places = [
+        [-1 if (each := row[axis]) is None else AXES[axis].index(each) for axis in AXES]
+        for row in rows
+    ]
+    lines = ",\n".join(json.dumps(each, separators=(",", ":")) for each in places)
+    return f'{{"axes": {json.dumps(names, ensure_ascii=False)},\n"rows": [\n{lines}\n]}}\n'
+
+
+@functools.cache
+def stored_rows() -> tuple[Mapping[str, Choice], ...]:
+    """Return the stored rows: a design is found ten times faster if it begins with them.
+
+    They need not be those of the present classes: what they miss is added, and what is unknown left
+    out. `attnspec.conformance.evidence.rows_of_regimes` writes them anew.
+    """
+    if not STORED.exists():
+        return ()
+    known = {(axis, each.name): each for axis, classes in AXES.items() for each in classes}
+    stored = json.loads(STORED.read_text(encoding="utf-8"))
+    choices = [
+        [*(known.get((axis, name)) for name in names), None]
+        for axis, names in stored["axes"].items()
+    ]
+    return tuple(
+        dict.fromkeys(AXES)
+        | {
+            axis: of_axis[place]
+            for axis, of_axis, place in zip(stored["axes"], choices, row, strict=True)
+            if axis in AXES
+        }
+        for row in stored["rows"]
+    )
+
+
 @functools.lru_cache(maxsize=64)
-def _plan(claims: DesignClaims) -> "_Plan":
+def plan_of(claims: DesignClaims) -> "Plan":
     """Compute the plan of some claims, once for all subjects that share them."""
-    return _Plan(claims)
+    return Plan(claims)
 
 
-class _Plan:
+class Plan:
     """The regimes of each case of a design, without their values.
 
     Attributes:
+        combined: the choices of the cases that show many pairs.
         rows: the choices of each case, on some axes or on all.
         claimed: as in `Design`.
         not_tried: as in `Design`.
@@ -234,14 +278,16 @@ class _Plan:
         self.device = claims.device
         self.subject = claims.subject()
         self.usual = _usual_values(self.subject)
-        self.rows: list[Mapping[str, Choice]] = [*self._combined()]
+        self._simplest: dict[frozenset[tuple[str, Choice]], Case | None] = {}
+        self.combined = tuple(self._combined())
+        self.rows: list[Mapping[str, Choice]] = [*self.combined]
         shown = set().union(*(pairs_shown(filter(None, row.values())) for row in self.rows))
         claimed: set[frozenset[Regime]] = set()
         self.not_tried: dict[str, list[frozenset[Regime]]] = {}
         for left, right in combinations(AXES, 2):
             for pair in product(AXES[left], AXES[right]):
                 row = dict(zip((left, right), pair, strict=True))
-                simplest = self.case(row, min_of)
+                simplest = self.simplest(row)
                 if simplest is None:
                     continue
                 if reason := too_costly(simplest):
@@ -260,13 +306,26 @@ class _Plan:
             {empty.axis: tuple(each for each in axes[empty.axis] if each is not empty)}
             for empty in (NO_QUERIES, NO_KEYS)
         )
-        yield from pairwise(axes | queries | keys, self._is_cheap)
-        yield from each_once(axes | {"queries": (NO_QUERIES,)}, self._is_cheap)
-        yield from each_once(axes | queries | {"keys": (NO_KEYS,)}, self._is_cheap)
+        stored = stored_rows()
+        without_queries = [row for row in stored if row["queries"] is NO_QUERIES]
+        without_keys = [row for row in stored if row["keys"] is NO_KEYS]
+        others = [row for row in stored if row not in without_queries + without_keys]
+        yield from pairwise(axes | queries | keys, self._is_cheap, others)
+        yield from each_once(axes | {"queries": (NO_QUERIES,)}, self._is_cheap, without_queries)
+        yield from each_once(axes | queries | {"keys": (NO_KEYS,)}, self._is_cheap, without_keys)
 
     def _is_cheap(self, row: Mapping[str, Choice]) -> bool:
-        simplest = self.case(row, min_of)
+        simplest = self.simplest(row)
         return simplest is not None and operations(simplest) <= CHEAP and not too_costly(simplest)
+
+    def simplest(self, row: Mapping[str, Choice]) -> Case | None:
+        """Return the simplest case that satisfies a row; that of a value or a pair is kept."""
+        if len(row) > 2:
+            return self.case(row, min_of)
+        key = frozenset(row.items())
+        if key not in self._simplest:
+            self._simplest[key] = self.case(row, min_of)
+        return self._simplest[key]
 
     def case(
         self,

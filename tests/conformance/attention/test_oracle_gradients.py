@@ -324,9 +324,9 @@ def test_levels_and_partial_writes_widen_the_bound(dtype):
     call, grad = drawn(dtype, softcap=5.0)
     once = expect_gradients(call, grad, Profile())
     roundings = {
-        "query": Rounding(partial_writes=lambda queries, keys: (4, 1)),
-        "key": Rounding(partial_writes=lambda queries, keys: (1, 4)),
-        "value": Rounding(partial_writes=lambda queries, keys: (1, 4)),
+        "query": Rounding(partial_writes=lambda queries, keys, group: (4, 1)),
+        "key": Rounding(partial_writes=lambda queries, keys, group: (1, 4)),
+        "value": Rounding(partial_writes=lambda queries, keys, group: (1, 4)),
     }
     for name, rounding in roundings.items():
         more = expect_gradients(call, grad, Profile(rounding=rounding))

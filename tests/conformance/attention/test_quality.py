@@ -73,7 +73,7 @@ def test_a_single_large_error_raises_a_warning(wrong):
         (GENERIC.but(values=Values.TIES), PROFILE, False),
         (GENERIC, Profile(rounding=Rounding(level=RoundingLevel.EAGER)), False),
         (GENERIC, Profile(rounding=Rounding(accumulator=2.0**-23)), False),
-        (GENERIC, Profile(rounding=Rounding(partial_writes=lambda q, k: (1, 2))), True),
+        (GENERIC, Profile(rounding=Rounding(partial_writes=lambda q, k, group: (1, 2))), True),
     ],
 )
 def test_sigma_does_not_apply_to_other_inputs_and_levels(case, profile, backward):

@@ -56,6 +56,40 @@ def test_three_values_that_exclude_each_other_end():
     assert met(rows, SMALL) == every_pair(SMALL)
 
 
+def test_earlier_rows_are_kept_and_what_they_miss_is_added():
+    earlier = pairwise(SMALL)[:7]
+    rows = pairwise(SMALL, earlier=earlier)
+    assert rows[:7] == earlier
+    assert met(rows, SMALL) == every_pair(SMALL)
+
+
+@pytest.mark.parametrize("design", [pairwise, each_once])
+def test_earlier_rows_of_other_values_are_adapted(design):
+    def allowed(row):
+        return (row.get("a"), row.get("b")) != (1, True)
+
+    more = SMALL | {"a": (1, 2, 3, 4, 5), "c": ("x", "q")}
+    rows = design(SMALL, allowed, earlier=[*design(more), {"a": 9}, {"e": 1}])
+    assert all(map(allowed, rows))
+    assert len(rows) <= 16
+    whole = design(SMALL, allowed)
+    assert design is each_once or met(rows, SMALL) == met(whole, SMALL)
+    assert {tuple(row) for row in rows} == {tuple(SMALL)}
+
+
+def test_earlier_rows_without_anything_new_are_left_out():
+    rows = pairwise(SMALL)
+    assert pairwise(SMALL, earlier=rows + rows) == rows
+
+
+def test_a_value_that_goes_with_no_value_of_another_axis_is_left_out():
+    def allowed(row):
+        return not (row.get("a") == 1 and "b" in row)
+
+    assert {row["a"] for row in pairwise(SMALL, allowed)} == {2, 3}
+    assert {row["a"] for row in each_once(SMALL, allowed)} == {2, 3}
+
+
 def test_every_value_is_in_one_of_few_rows():
     rows = each_once(SMALL)
     assert all({row[axis] for row in rows} >= {*values} - {None} for axis, values in SMALL.items())

@@ -3,6 +3,7 @@
 import random
 from dataclasses import replace
 from itertools import chain, combinations
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -12,10 +13,15 @@ from attnspec.conformance.attention.inputs import draw
 from attnspec.conformance.attention.regimes import AXES, FIELDS, regimes_of
 from attnspec.conformance.attention.subject import WRT, Subject
 from attnspec.conformance.comparison.violation import NotClaimed, Violation
+from attnspec.conformance.evidence import rows_of_regimes
+from attnspec.conformance.laws.helpers import regimes
 from attnspec.conformance.laws.helpers.regimes import (
     design,
     operations,
     pairs_shown,
+    plan_of,
+    stored_rows,
+    to_json,
     too_costly,
 )
 from attnspec.conformance.mutants.bases.dense import Dense, dense
@@ -124,6 +130,34 @@ def test_a_whole_run_calls_every_pair_and_says_so():
     assert record.coverage["called"] == record.coverage["claimed"] > 1000
     assert record.coverage["missing"] == []
     assert record.coverage["not tried"]
+
+
+def test_the_stored_rows_are_nearly_the_whole_design():
+    plan = plan_of(rows_of_regimes.EVERYTHING)
+    stored = [row for row in stored_rows() if row in plan.combined]
+    assert len(stored) > 0.9 * len(plan.combined), "store them anew: see CONTRIBUTING.md"
+
+
+def test_stored_rows_of_other_classes_are_read_as_far_as_they_are_known(tmp_path, monkeypatch):
+    rows = stored_rows()[:3]
+    text = to_json(rows).replace('"causal"', '"gone"').replace('"odd_strides"', '"renamed"')
+    monkeypatch.setattr(regimes, "STORED", tmp_path / "rows.json")
+    regimes.STORED.write_text(text)
+    read = stored_rows.__wrapped__()
+    assert [set(row) for row in read] == [set(AXES)] * 3
+    for row, original in zip(read, rows, strict=True):
+        assert row["causal"] is None
+        assert row["queries"] is original["queries"]
+    regimes.STORED.unlink()
+    assert stored_rows.__wrapped__() == ()
+
+
+def test_rows_are_stored_for_a_subject_that_claims_everything(tmp_path, monkeypatch):
+    monkeypatch.setattr(regimes, "STORED", tmp_path / "rows.json")
+    plan = SimpleNamespace(combined=stored_rows()[:3])
+    monkeypatch.setattr(regimes, "plan_of", {rows_of_regimes.EVERYTHING: plan}.get)
+    rows_of_regimes.main()
+    assert stored_rows.__wrapped__() == stored_rows()[:3]
 
 
 def test_values_inside_a_class_rotate_with_the_seed():
