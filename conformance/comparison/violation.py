@@ -1,6 +1,5 @@
 """The exceptions that end a law: a violation, a case not claimed, an error of the subject."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import torch
@@ -71,16 +70,6 @@ class Mismatch:
             f"{self.what} at {self.where}: expected {self.expected}, got {self.got}, "
             f"allowed distance {self.bound} ({self.wrong})"
         )
-
-
-def lines_of_mismatch(words: Mapping[str, str]) -> list[str]:
-    """Return the lines that show the worst element, from the words of `Mismatch.words`."""
-    return [
-        f"  where     {words.get('what')}, {words.get('where')} ({words.get('wrong')})",
-        f"  expected  {words.get('expected')}",
-        f"  got       {words.get('got')}",
-        f"  allowed   {words.get('bound')} away",
-    ]
 
 
 class Violation(AssertionError):

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -162,3 +163,13 @@ _KINDS: dict[tuple[str, ...], Any] = {
 def _finite(value: float) -> float | str:
     """Return a finite number as it is, and any other as a string, since JSON has no such number."""
     return value if math.isfinite(value) else str(value)
+
+
+def lines_of_mismatch(words: Mapping[str, str]) -> list[str]:
+    """Return the lines that show the worst element, from the words of `Mismatch.words`."""
+    return [
+        f"  where     {words.get('what')}, {words.get('where')} ({words.get('wrong')})",
+        f"  expected  {words.get('expected')}",
+        f"  got       {words.get('got')}",
+        f"  allowed   {words.get('bound')} away",
+    ]

@@ -5,10 +5,9 @@ from collections.abc import Sequence
 
 from rich.console import Console
 
-from attnspec.conformance.comparison.violation import lines_of_mismatch
 from attnspec.conformance.report.causes import Cause, causes_of
 from attnspec.conformance.report.escape import escape_controls
-from attnspec.conformance.report.record import Outcome, Record
+from attnspec.conformance.report.record import Outcome, Record, lines_of_mismatch
 from attnspec.conformance.report.text import known_clause
 from attnspec.conformance.report.view import broken, headline, subjects_of
 

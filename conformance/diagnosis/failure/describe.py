@@ -4,15 +4,11 @@ import traceback
 from typing import Any
 
 from attnspec.conformance.attention.subject import Subject
-from attnspec.conformance.comparison.violation import (
-    Mismatch,
-    Raised,
-    Violation,
-    lines_of_mismatch,
-)
+from attnspec.conformance.comparison.violation import Mismatch, Raised, Violation
 from attnspec.conformance.diagnosis.failure.error_map import failure_picture
 from attnspec.conformance.diagnosis.failure.snippet import snippet
 from attnspec.conformance.laws.law import Law
+from attnspec.conformance.report.record import lines_of_mismatch
 from attnspec.spec import clause
 
 
