@@ -11,9 +11,9 @@ from typing import Any
 from attnspec.conformance.attention.subject import Subject
 from attnspec.conformance.diagnosis.likeness.attention import likely_mutants
 from attnspec.conformance.diagnosis.likeness.models import likely_model_mutants
-from attnspec.conformance.diagnosis.stages.search import first_divergence
+from attnspec.conformance.diagnosis.stages.search import first_divergence, is_deterministic
 from attnspec.conformance.mutants.registry import Mutant
-from attnspec.conformance.report.record import Outcome, Record
+from attnspec.conformance.report.record import BROKEN, Outcome, Record
 from attnspec.spec import ModelImplementation
 
 PATIENCE = 60.0
@@ -21,6 +21,9 @@ PATIENCE = 60.0
 
 TRIES = 5
 """Maximum number of comparisons of a subject with the whole catalogue."""
+
+DETERMINISM = "GPT-20"
+"""The clause that equal calls give equal logits, without which no other law can be judged."""
 
 REFUSAL_CLAUSES = frozenset({"EMB-3", "EMB-4"})
 """The clauses about refusals, which no stage explains."""
@@ -36,7 +39,7 @@ def with_diagnosis(record: Record, subject: Any) -> Record:
         record: a record of any outcome; returned unchanged without a diagnosis.
         subject: the subject that the law has just been tried on.
     """
-    if record.outcome is Outcome.FAILED and isinstance(subject, ModelImplementation):
+    if record.outcome in BROKEN and isinstance(subject, ModelImplementation):
         return with_model_diagnosis(record, subject)
     if record.outcome is not Outcome.FAILED or not isinstance(subject, Subject):
         return record
@@ -69,6 +72,8 @@ def with_model_diagnosis(record: Record, subject: ModelImplementation) -> Record
     """
     if record.seconds.get("total", 0.0) > PATIENCE:
         return record
+    if record.outcome is not Outcome.FAILED:
+        return without_decision(record, subject)
     is_refusal = bool(REFUSAL_CLAUSES.intersection(record.clauses))
     divergence = None if is_refusal else first_divergence(subject)
     mutants = likely_model_mutants(subject, refusals=is_refusal)
@@ -77,12 +82,33 @@ def with_model_diagnosis(record: Record, subject: ModelImplementation) -> Record
         parts.append(str(divergence))
     if mutants:
         parts.append(looks_like_sentence(mutants))
-    return replace(
+    record = replace(
         record,
         stage=divergence.place if divergence else "",
         looks_like=tuple(mutant.id for mutant in mutants),
         message="\n\n".join(parts),
     )
+    return without_decision(record, subject)
+
+
+def without_decision(record: Record, subject: ModelImplementation) -> Record:
+    """Return the record of a broken law as not decided, if another mistake explains it.
+
+    A law about one part of a model reads it through all others. So what it finds says nothing if
+    equal calls give unequal logits, or if a stage that the law is not about is wrong.
+    """
+    if DETERMINISM in record.clauses:
+        return record
+    reason = ""
+    if not is_deterministic(subject):
+        reason = f"answers differ from call to call ({DETERMINISM}): is dropout on?"
+    elif record.outcome is Outcome.FAILED and not REFUSAL_CLAUSES.intersection(record.clauses):
+        divergence = first_divergence(subject)
+        if divergence is not None and not divergence.decides(record.clauses):
+            reason = f"{divergence.place} is wrong first"
+    if not reason:
+        return record
+    return replace(record, outcome=Outcome.NOT_DECIDED, reason=f"not decided: {reason}", stage="")
 
 
 def looks_like_sentence(mutants: Sequence[Mutant]) -> str:

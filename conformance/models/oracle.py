@@ -109,6 +109,18 @@ class Allowed:
             raise NotClaimed(ILL_CONDITIONED)
         return tolerance
 
+    @property
+    def own_logits(self) -> torch.Tensor:
+        """The distance allowed between the logits of two ways of calling one model.
+
+        Raises:
+            NotClaimed: if it is so wide that a pass would be no evidence.
+        """
+        tolerance = 2 * self.model.logits.radius
+        if not is_narrow(tolerance, self.model.logits.value):
+            raise NotClaimed(ILL_CONDITIONED)
+        return tolerance
+
 
 def check_within(
     got: torch.Tensor, expected: torch.Tensor, tolerance: torch.Tensor, *, what: str, message: str
@@ -147,6 +159,20 @@ def expected_logits(
     model = _timed("oracle", oracle.build, config, exact)
     with torch.no_grad():
         return checked_logits(_timed("oracle", model, input_ids, **options), input_ids, exact)
+
+
+def own_logits(
+    subject: ModelImplementation,
+    config: GPT2Config,
+    weights: Weights,
+    input_ids: Int[torch.Tensor, "batch length"],
+) -> Float[torch.Tensor, "batch length vocab"]:
+    """Return the logits of another model that the subject builds, from one call without options.
+
+    A law about another way of calling compares a model with itself, so that it holds or fails
+    whatever else is wrong with the model.
+    """
+    return logits_of(build(subject, config, weights), input_ids, weights).double()
 
 
 def check_against_oracle(

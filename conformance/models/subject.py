@@ -88,7 +88,7 @@ def checked_logits(
         Violation: if they are not; names the difference.
     """
     if not isinstance(logits, torch.Tensor):
-        raise Violation(f"the logits must be a tensor, got {type(logits).__name__}")
+        raise Violation(f"the logits must be a tensor, got {_described(logits)}")
     embedding = like["transformer.wte.weight"]
     shape = (*input_ids.shape, embedding.shape[0])
     if tuple(logits.shape) != shape:
@@ -96,6 +96,14 @@ def checked_logits(
     if logits.dtype != embedding.dtype:
         raise Violation(f"the logits must have dtype {embedding.dtype}, got {logits.dtype}")
     return logits
+
+
+def _described(result: Any) -> str:
+    """Return the type of a result that should have been a tensor, and what to do about a pair."""
+    name = type(result).__name__
+    if isinstance(result, tuple) and result and isinstance(result[0], torch.Tensor):
+        return f"a {name} whose first item is a tensor: return that alone"
+    return name
 
 
 def check_raises(

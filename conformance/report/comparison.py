@@ -6,7 +6,7 @@ from enum import StrEnum
 
 from attnspec.conformance.report.file import Report
 from attnspec.conformance.report.matrix import worst
-from attnspec.conformance.report.record import CONFORMING, Outcome, Record
+from attnspec.conformance.report.record import BROKEN, Outcome, Record
 from attnspec.conformance.report.text import order_of_clauses
 from attnspec.conformance.report.view import Badge, facts, subjects_of
 
@@ -179,7 +179,7 @@ def _change(key: Key, by_run: Sequence[list[Record] | None]) -> Change | None:
 
 
 def _is_broken(outcome: Outcome | None) -> bool:
-    return outcome is not None and outcome not in CONFORMING
+    return outcome in BROKEN
 
 
 def _accuracy(key: Key, by_run: Sequence[list[Record] | None]) -> Accuracy | None:

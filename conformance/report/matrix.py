@@ -20,6 +20,7 @@ SYMBOLS = {
     Outcome.UNEXPECTED_PASS: ("XPASS", "bold red"),
     Outcome.QUALITY_WARNING: ("warn", "yellow"),
     Outcome.EXPECTED_FAILURE: ("known", "yellow"),
+    Outcome.NOT_DECIDED: ("?", "dim"),
     Outcome.NOT_CLAIMED: ("-", "dim"),
     Outcome.NOT_AVAILABLE: ("n/a", "dim"),
 }
@@ -42,6 +43,7 @@ _WORST_FIRST = (
     Outcome.FAILED,
     Outcome.FLAKY,
     Outcome.UNEXPECTED_PASS,
+    Outcome.NOT_DECIDED,
     Outcome.QUALITY_WARNING,
     Outcome.EXPECTED_FAILURE,
     Outcome.PASSED,

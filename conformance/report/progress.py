@@ -4,7 +4,7 @@ import time
 from typing import TYPE_CHECKING
 
 from attnspec.conformance.report.escape import escape_controls
-from attnspec.conformance.report.record import CONFORMING, Record
+from attnspec.conformance.report.record import BROKEN, Record
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -44,7 +44,7 @@ class Progress:
         """Count a law, and print it if it is broken."""
         self._done += 1
         self._bar.update(self._task, completed=self._done, total=total)
-        if record.outcome not in CONFORMING and self._shows_failures:
+        if record.outcome in BROKEN and self._shows_failures:
             clause, reason = record.clauses[0], record.reason.partition("\n")[0]
             line = f"{record.outcome}: {clause} {record.law}, {record.subject}: {reason}"
             self._print(escape_controls(line))

@@ -21,6 +21,8 @@ class Outcome(StrEnum):
     """The subject raised, crashed, hung or ran out of memory on a case that it claims."""
     FLAKY = "flaky"
     """The same case failed and passed."""
+    NOT_DECIDED = "not decided"
+    """A model broke the law, but an earlier stage of it is wrong, which explains that."""
     NOT_CLAIMED = "not claimed"
     NOT_AVAILABLE = "not available"
     EXPECTED_FAILURE = "expected failure"
@@ -39,6 +41,9 @@ CONFORMING = frozenset(
     }
 )
 """The outcomes that leave the exit status at 0."""
+
+BROKEN = frozenset(Outcome) - CONFORMING - {Outcome.NOT_DECIDED}
+"""The outcomes of a broken law, each with a mistake of its own to look for."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,7 +20,7 @@ WIDEST = 500
 LAWS_NAMED = 12
 """Further laws of a cause that are named."""
 
-UNTRIED = (Outcome.NOT_CLAIMED, Outcome.NOT_AVAILABLE)
+UNTRIED = (Outcome.NOT_DECIDED, Outcome.NOT_CLAIMED, Outcome.NOT_AVAILABLE)
 
 
 def print_verdict(records: Sequence[Record], console: Console, *, is_verbose: bool) -> None:
@@ -69,6 +69,9 @@ def verdict_of(records: Sequence[Record], causes: Sequence[Cause]) -> str:
     untried = Counter(record.outcome for record in records if record.outcome in UNTRIED)
     rest = ", ".join(f"{count} {outcome}" for outcome, count in untried.items())
     rest = f" ({rest})" if rest else ""
+    undecided = [record for record in records if record.outcome is Outcome.NOT_DECIDED]
+    if undecided and not failures:
+        return f"{subject}: NOT conforming{rest}: {undecided[0].reason}"
     if not tried:
         return f"{subject}: nothing was tried{rest}"
     if not failures:

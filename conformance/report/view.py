@@ -18,7 +18,7 @@ from attnspec.conformance.report.matrix import (
     run_notes,
     worst,
 )
-from attnspec.conformance.report.record import CONFORMING, Outcome, Record
+from attnspec.conformance.report.record import BROKEN, Outcome, Record
 from attnspec.conformance.report.run import Run
 from attnspec.conformance.report.text import known_clause, order_of_clauses
 
@@ -28,6 +28,7 @@ GLYPHS = {
     Outcome.FAILED: "✗",
     Outcome.ERRORED: "⨂",
     Outcome.FLAKY: "≈",
+    Outcome.NOT_DECIDED: "?",
     Outcome.NOT_CLAIMED: "–",
     Outcome.NOT_AVAILABLE: "∅",
     Outcome.EXPECTED_FAILURE: "◇",
@@ -126,8 +127,8 @@ class Total:
 
 
 def broken(records: Sequence[Record]) -> list[Record]:
-    """Return the records that keep their subjects from conforming."""
-    return [record for record in records if record.outcome not in CONFORMING]
+    """Return the records of broken laws."""
+    return [record for record in records if record.outcome in BROKEN]
 
 
 def subjects_of(records: Sequence[Record]) -> list[str]:
@@ -198,7 +199,7 @@ def failure_entries(records: Sequence[Record]) -> list[FailureEntry]:
             headline=headline(record),
             sentence=_law_sentence(record),
             badge=Badge(outcome=record.outcome),
-            is_broken=record.outcome not in CONFORMING,
+            is_broken=record.outcome in BROKEN,
             drawings=_drawings(record),
             looks_like=_mutant_references(record.looks_like),
         )

@@ -6,7 +6,9 @@ from typing import Any
 
 import torch
 
+from attnspec.conformance.comparison.violation import Violation
 from attnspec.conformance.models.case import ModelCase, draw, shapes
+from attnspec.conformance.models.subject import checked_logits
 from attnspec.spec import GPT2Config, ModelFeature, ModelImplementation
 
 REFUSALS = (NotImplementedError, ValueError)
@@ -47,6 +49,8 @@ def declare_model(
     for dtype in (torch.float64, torch.float32):
         try:
             models[dtype] = _small_model(build, dtype)
+        except Violation as error:
+            errors.append(str(error))
         except Exception as error:
             errors.append(f"{type(error).__name__}: {error}")
     if not models:
@@ -61,11 +65,15 @@ def declare_model(
 
 
 def _small_model(build: Callable[..., Any], dtype: torch.dtype) -> Any:
-    """Build a small model, and call it once."""
+    """Build a small model, and call it once.
+
+    Raises:
+        Violation: if it returns no logits, or logits of another shape or dtype.
+    """
     inputs = draw(SMALL.but(dtype=dtype))
     model = build(inputs.config, inputs.state_dict)
     with torch.no_grad():
-        model(inputs.input_ids)
+        checked_logits(model(inputs.input_ids), inputs.input_ids, inputs.state_dict)
     return model
 
 

@@ -80,7 +80,8 @@ def _is_closed_block_identity(testbed: Testbed) -> bool:
     """Return whether a closed block has no effect; True if every model must have a block."""
     rows = coarse("identity", 2, 3, WIDTH)
     none, one = (
-        testbed.closed_readout(rows, n_layer=layers, layer_norm_epsilon=0.25) for layers in (0, 1)
+        testbed.closed_readout(rows, n_layer=layers, layer_norm_epsilon=testbed.epsilon)
+        for layers in (0, 1)
     )
     if not (testbed.claims(n_layer=0) and testbed.gives_logits(none)):
         return True
@@ -90,7 +91,7 @@ def _is_closed_block_identity(testbed: Testbed) -> bool:
 def _divergence_between_blocks(testbed: Testbed, layer: int) -> Divergence | None:
     """Find a block that uses the parameters of another, or that runs in its place."""
     readout = testbed.closed_readout(
-        coarse("adds", 2, 3, WIDTH), n_layer=layer + 1, layer_norm_epsilon=0.25
+        coarse("adds", 2, 3, WIDTH), n_layer=layer + 1, layer_norm_epsilon=testbed.epsilon
     )
     bias = {"attn__c_proj__bias": ROW}
     if not testbed.same_readings(
@@ -141,7 +142,6 @@ def _is_block_right(testbed: Testbed, layer: int) -> bool:
 
 
 _IDENTITY_MAPS = torch.cat([EYE, EYE, EYE], 1)
-_EPSILONS = (0.25, 1e-5)
 _SHIFT = 1024.0
 _AFFINE = {"weight": 1 + coarse("gain", WIDTH) / 2, "bias": coarse("bias", WIDTH)}
 
@@ -149,7 +149,7 @@ _AFFINE = {"weight": 1 + coarse("gain", WIDTH) / 2, "bias": coarse("bias", WIDTH
 def closed_norm_has_no_effect(testbed: Testbed, layer: int, name: str) -> bool:
     """Return whether a LayerNorm has no effect if both branches add zero."""
     readout = testbed.closed_readout(
-        coarse("stream", 2, 3, WIDTH), n_layer=layer + 1, layer_norm_epsilon=0.25
+        coarse("stream", 2, 3, WIDTH), n_layer=layer + 1, layer_norm_epsilon=testbed.epsilon
     )
     other = {f"{name}__weight": ZERO, f"{name}__bias": ROW}
     return testbed.same_readings(readout, opened_readout(readout, layer, **other))
@@ -201,7 +201,7 @@ def _norm_is_right(
 ) -> bool:
     """Return whether an identity branch adds LayerNorm, for two epsilons and a large mean."""
     affine = {f"{name}__{part}": tensor for part, tensor in _AFFINE.items()}
-    for epsilon in _EPSILONS:
+    for epsilon in testbed.claimed_epsilons(0.25, 1e-5):
         for shift in (0.0, _SHIFT):
             readout = testbed.closed_readout(
                 rows + shift, n_layer=layer + 1, layer_norm_epsilon=epsilon, **config
@@ -227,7 +227,10 @@ def _branch_is_wrong(
     normalized = torch.tensor([1.0, -1.0] * (WIDTH // 2)).double().expand(rows.shape)
     fixed = {f"{name}__weight": ZERO, f"{name}__bias": ROW}
     readout = testbed.closed_readout(rows, n_layer=layer + 1, **config)
-    even = testbed.closed_readout(normalized, n_layer=layer + 1, layer_norm_epsilon=0.0, **config)
+    (epsilon, *_) = testbed.claimed_epsilons(0.0, 1e-12, 1e-5)
+    even = testbed.closed_readout(
+        normalized, n_layer=layer + 1, layer_norm_epsilon=epsilon, **config
+    )
     # scale the channels: the final LayerNorm hides an added multiple of the row itself
     uneven = maps | {out: maps[out] @ torch.arange(1.0, WIDTH + 1).diag().double()}
     return not (
@@ -240,16 +243,19 @@ def _norm_mixes_tokens(testbed: Testbed) -> bool:
     """Return whether LayerNorm mixes rows: whether earlier tokens depend on later ones."""
     rows = coarse("meet", 1, 4, WIDTH)
     other = torch.cat([rows[:, :3], -2 * rows[:, 3:]], 1)
-    one, two = (testbed.closed_readout(stream, layer_norm_epsilon=0.25) for stream in (rows, other))
+    one, two = (
+        testbed.closed_readout(stream, layer_norm_epsilon=testbed.epsilon)
+        for stream in (rows, other)
+    )
     return not testbed.same_readings(one, two, tokens=3)
 
 
 def adds_to_stream(testbed: Testbed, layer: int, bias: str) -> bool:
     """Return whether a branch that is a constant row changes a stream that is otherwise kept."""
     rows = coarse("adds", 2, 3, WIDTH)
-    readout = testbed.closed_readout(rows, n_layer=layer + 1, layer_norm_epsilon=0.25)
-    other = testbed.closed_readout(-2 * rows, n_layer=layer + 1, layer_norm_epsilon=0.25)
-    more = testbed.closed_readout(rows, n_layer=layer + 2, layer_norm_epsilon=0.25)
+    readout = testbed.closed_readout(rows, n_layer=layer + 1, layer_norm_epsilon=testbed.epsilon)
+    other = testbed.closed_readout(-2 * rows, n_layer=layer + 1, layer_norm_epsilon=testbed.epsilon)
+    more = testbed.closed_readout(rows, n_layer=layer + 2, layer_norm_epsilon=testbed.epsilon)
     is_kept = testbed.same_readings(readout, more) and not testbed.same_readings(readout, other)
     return is_kept and not testbed.same_readings(
         readout, opened_readout(readout, layer, **{bias: ROW})
@@ -260,7 +266,7 @@ def _are_embeddings_changed(testbed: Testbed, layer: int) -> bool:
     """Return whether constant rows add to each other, but neither adds to the embeddings."""
     biases = ("attn__c_proj__bias", "mlp__c_proj__bias")
     readout = testbed.closed_readout(
-        coarse("adds", 2, 3, WIDTH), n_layer=layer + 1, layer_norm_epsilon=0.25
+        coarse("adds", 2, 3, WIDTH), n_layer=layer + 1, layer_norm_epsilon=testbed.epsilon
     )
     both = opened_readout(readout, layer, **dict.fromkeys(biases, ROW))
     return testbed.same_readings(

@@ -58,6 +58,22 @@ def _first_divergence(subject: ModelImplementation) -> Divergence | None:
             return None
 
 
+def _is_deterministic(subject: ModelImplementation) -> bool:
+    """Return whether a model gives equal logits for equal tokens, as far as it gives any."""
+    with restored_state():
+        inputs = draw(CASES[0].but(dtype=Testbed(subject).dtype))
+        config, weights, ids = inputs.config, inputs.state_dict, inputs.input_ids
+        try:
+            model = build(subject, config, weights)
+            first, *others = (logits_of(model, ids, weights).double() for _ in range(3))
+            allowed = Allowed(config, weights, ids).own_logits
+        except (NotClaimed, Raised, Violation):
+            return True
+    return all(bool(((each - first).abs() <= allowed).all()) for each in others)
+
+
+is_deterministic = memoize(_is_deterministic, kept=KEPT, where=is_hashable)
+
 first_divergence = memoize(_first_divergence, kept=KEPT, where=is_hashable)
 
 
@@ -164,7 +180,7 @@ def _divergence_in_head(testbed: Testbed) -> Divergence | None:
 def _divergence_in_final_norm(testbed: Testbed) -> Divergence | None:
     """Compare the input of the head, which a reading shows if the head is right."""
     gain, bias = 1 + coarse("final gain", WIDTH) / 2, coarse("final bias", WIDTH)
-    for epsilon in (0.25, 1e-5):
+    for epsilon in testbed.claimed_epsilons(0.25, 1e-5):
         readout = testbed.closed_readout(coarse("final", 2, 4, WIDTH), layer_norm_epsilon=epsilon)
         readout = readout.but(ln_f__weight=gain, ln_f__bias=bias)
         if testbed.is_right(readout):

@@ -37,6 +37,9 @@ ZERO, EYE = torch.zeros(WIDTH).double(), torch.eye(WIDTH).double()
 ROW = coarse("row", WIDTH)
 """A row that a branch adds to the stream, or that a LayerNorm returns for every input."""
 
+EPSILONS = (1e-5, 1e-6, 1e-12)
+"""Epsilons of released models, for a subject that refuses what an experiment prefers."""
+
 
 class Testbed:
     """A subject with its oracle, and the comparisons between models that it builds."""
@@ -51,6 +54,17 @@ class Testbed:
         """Return whether the subject claims a configuration with these fields."""
         case = ModelCase(n_head=1, d_head=WIDTH)
         return self.subject.supports(replace(case.config, **config)) is None
+
+    def claimed_epsilons(self, *preferred: float) -> tuple[float, ...]:
+        """Return those of some epsilons that the subject claims, or the first other one."""
+        claimed = [each for each in preferred if self.claims(layer_norm_epsilon=each)]
+        others = (each for each in EPSILONS if self.claims(layer_norm_epsilon=each))
+        return tuple(claimed) or (next(others, EPSILONS[0]),)
+
+    @property
+    def epsilon(self) -> float:
+        """The largest epsilon that the subject claims: it keeps bounds narrow."""
+        return self.claimed_epsilons(0.25)[0]
 
     def closed_readout(
         self, rows: Float64[torch.Tensor, "batch length width"], **config: Any

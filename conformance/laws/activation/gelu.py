@@ -30,16 +30,21 @@ def _activation_readout(
     projection: Float64[torch.Tensor, "inner channels"],
     offset: Float64[torch.Tensor, " channels"],
 ) -> Readout:
-    """Return a readout with the stream f(arguments) @ projection + offset, and a known contrast."""
+    """Return a readout with the stream f(arguments) @ projection + offset, and a known contrast.
+
+    The MLP has the width of released models, since many builds refuse others: f of the rest is
+    multiplied by zero.
+    """
     inner, channels = projection.shape
-    return make_readout(
+    readout = make_readout(
         contrast(channels),
         case.but(batch=1, length=1),
         activation_function=case.activation_function,
-        n_inner=inner,
-    ).but(
-        mlp__c_fc__bias=arguments,
-        mlp__c_proj__weight=torch.cat([projection, torch.zeros(inner, 2)], 1).double(),
+    )
+    rest = readout.config.d_inner - inner
+    return readout.but(
+        mlp__c_fc__bias=torch.cat([arguments, torch.zeros(rest)]),
+        mlp__c_proj__weight=torch.nn.functional.pad(projection, (0, 2, 0, rest)).double(),
         mlp__c_proj__bias=torch.cat([offset, torch.zeros(2)]),
     )
 

@@ -35,7 +35,7 @@ FEW = 20
 def pairwise(
     axes: Mapping[str, Sequence[Any]],
     allowed: Callable[[Row], bool] = lambda row: True,
-    earlier: Iterable[Row] = (),
+    earlier: Iterable[Mapping[str, Any]] = (),
 ) -> list[Row]:
     """Choose rows so that every two values of different axes share a row, if that is allowed.
 
@@ -55,7 +55,7 @@ def pairwise(
 def each_once(
     axes: Mapping[str, Sequence[Any]],
     allowed: Callable[[Row], bool] = lambda row: True,
-    earlier: Iterable[Row] = (),
+    earlier: Iterable[Mapping[str, Any]] = (),
 ) -> list[Row]:
     """Choose rows so that every value of every axis is in one, if that is allowed.
 
@@ -67,7 +67,7 @@ def each_once(
 def _covering(
     axes: Mapping[str, Sequence[Any]],
     allowed: Callable[[Row], bool],
-    earlier: Iterable[Row],
+    earlier: Iterable[Mapping[str, Any]],
     strength: int,
 ) -> list[Row]:
     """Choose rows so that every `strength` values of different axes share a row."""
@@ -155,7 +155,7 @@ class _Design:
         """Return the groups that a row holds."""
         return set(itertools.combinations(sorted(row.items()), self.strength))
 
-    def adapted(self, row: Row) -> Indices | None:
+    def adapted(self, row: Mapping[str, Any]) -> Indices | None:
         """Return an allowed row that is as a given one where it may be, or None if it is not found.
 
         A value that is refused, alone or with one before it, is replaced by the first that is not.

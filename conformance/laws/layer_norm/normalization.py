@@ -80,9 +80,11 @@ def law_layer_norm_scales_with_its_row(subject: ModelImplementation, case: Model
     rows = coarse_rows(case)
     plain = make_readout(rows, case)
     first = plain.read(subject).double()
-    for scale in (-4.0, 0.125, 32.0):
+    for scale in (-4.0, 0.125, 32.0, -1.0):
         epsilon = case.layer_norm_epsilon * scale**2
         scaled = make_readout(rows * scale, case, layer_norm_epsilon=epsilon)
+        if scale != -1 and subject.supports(scaled.config) is not None:
+            continue  # many builds refuse other epsilons: a mirrored row needs none
         check_within(
             scaled.read(subject).double(),
             first * (1 if scale > 0 else -1),
@@ -99,12 +101,13 @@ def law_epsilon_is_inside_the_root(subject: ModelImplementation, case: ModelCase
     size = 2.0 ** torch.tensor([-3.0, -1.0, 0.0, 2.0], dtype=torch.float64)
     shape = coarse_rows(case.but(vocab_size=4))
     rows = torch.cat([shape * size[:, None], torch.ones_like(shape[:1])])
-    epsilon = 1.0
-    large = make_readout(rows, case, input_ids=torch.arange(5)[None], layer_norm_epsilon=epsilon)
-    small = make_readout(
-        rows * 2.0**-8, case, input_ids=torch.arange(5)[None], layer_norm_epsilon=2.0**-16
+    tokens = torch.arange(5)[None]
+    large, small, usual = (
+        make_readout(rows * factor, case, input_ids=tokens, layer_norm_epsilon=epsilon)
+        for factor, epsilon in ((1.0, 1.0), (2.0**-8, 2.0**-16), (2.0**-8, case.layer_norm_epsilon))
     )
-    for readout in (large, small):
+    claimed = [each for each in (large, small) if subject.supports(each.config) is None]
+    for readout in claimed or [usual]:
         check_within(
             readout.read(subject),
             normalized(readout.stream, readout.config.layer_norm_epsilon),

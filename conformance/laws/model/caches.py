@@ -7,7 +7,7 @@ import torch
 from attnspec.conformance.comparison.violation import Violation
 from attnspec.conformance.laws.law import law
 from attnspec.conformance.models.case import PINNED, ModelCase, draw
-from attnspec.conformance.models.oracle import Allowed, check_within, expected_logits
+from attnspec.conformance.models.oracle import Allowed, check_within, own_logits
 from attnspec.conformance.models.subject import Weights, build, call, checked_logits
 from attnspec.spec import GPT2Config, ModelFeature, ModelImplementation
 
@@ -87,12 +87,12 @@ def _check(
     model: tuple[ModelImplementation, GPT2Config, Weights, torch.Tensor],
     message: str,
 ) -> None:
-    """Compare logits with the oracle's for the same tokens in one call."""
+    """Compare logits with the model's own for the same tokens in one call."""
     subject, config, weights, ids = model
     check_within(
         got,
-        expected_logits(subject, config, weights, ids),
-        Allowed(config, weights, ids).logits,
+        own_logits(subject, config, weights, ids),
+        Allowed(config, weights, ids).own_logits,
         what="logits",
         message=message,
     )

@@ -113,19 +113,38 @@ def _gradients(
         if not logits.requires_grad:
             raise Violation("the logits carry no gradient")
         named = dict(model.named_parameters()) if hasattr(model, "named_parameters") else {}
-        sources = [leaves, {name: named[name] for name in leaves if name in named}]
-        for source in sources:
-            if not source:
-                continue
-            gradients = torch.autograd.grad(
-                logits, list(source.values()), cotangent, retain_graph=True, allow_unused=True
-            )
-            if any(tensor is not None for tensor in gradients):
-                break
-    missing = [name for name, tensor in zip(source, gradients, strict=True) if tensor is None]
-    missing += [name for name in leaves if name not in source]
+        own = {name: named[name] for name in leaves if name in named}
+        gradients = _of(logits, leaves, cotangent)
+        if not gradients and own:
+            gradients = {
+                name: gradient.mT if _is_transposed(own[name], leaves[name]) else gradient
+                for name, gradient in _of(logits, own, cotangent).items()
+            }
+    missing = [name for name in leaves if name not in gradients]
+    if len(missing) == len(leaves):
+        raise Violation(
+            "no gradient reaches the tensors that the model was built from, nor parameters of "
+            "these names"
+        )
     if missing:
         raise Violation(f"no gradient reaches {', '.join(missing)}")
+    return gradients
+
+
+def _of(logits: torch.Tensor, sources: Weights, cotangent: torch.Tensor) -> dict[str, torch.Tensor]:
+    """Return the gradients of those tensors that the logits depend on."""
+    gradients = torch.autograd.grad(
+        logits, list(sources.values()), cotangent, retain_graph=True, allow_unused=True
+    )
     return {
-        name: tensor for name, tensor in zip(source, gradients, strict=True) if tensor is not None
+        name: gradient
+        for name, gradient in zip(sources, gradients, strict=True)
+        if gradient is not None
     }
+
+
+def _is_transposed(own: torch.Tensor, given: torch.Tensor) -> bool:
+    """Return whether a model holds a parameter transposed, as `torch.nn.Linear` does."""
+    if own.dim() != 2 or own.shape != given.mT.shape:
+        return False
+    return torch.equal(own, given.mT) and not torch.equal(own, given)

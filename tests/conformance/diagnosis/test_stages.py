@@ -14,7 +14,13 @@ from attnspec.conformance.diagnosis.stages.hidden_states import (
     StateComparison,
     combined_with_states,
 )
-from attnspec.conformance.diagnosis.stages.names import Divergence, Stage
+from attnspec.conformance.diagnosis.stages.names import (
+    CLAUSES,
+    COMPARED_WITH_ITSELF,
+    WHOLE_MODEL,
+    Divergence,
+    Stage,
+)
 from attnspec.conformance.diagnosis.stages.search import first_divergence
 from attnspec.conformance.evidence.mutation.kills import kind_of, likely_ids, stage_of
 from attnspec.conformance.laws.law import SubjectKind, registered
@@ -24,7 +30,7 @@ from attnspec.conformance.report.record import Outcome, Record
 from attnspec.conformance.runner.check import check
 from attnspec.implementations import load_model
 from attnspec.reference.model import MODEL
-from attnspec.spec import ModelFeature, ModelImplementation
+from attnspec.spec import ModelFeature, ModelImplementation, all_clauses
 
 laws.load()
 mutants.load()
@@ -159,6 +165,61 @@ def test_a_broken_model_gets_its_stage_and_its_mutant(mistake, stage, law):
     assert f"first stage that diverges: {stage} (experiment: " in record.message
     assert f"looks like {mutant}, " in record.message
     assert Record.from_json(record.to_json()) == record
+
+
+def judged(subject, *names):
+    """Return the records of some laws, with their diagnosis."""
+    return [with_diagnosis(check(registered()[name], subject, None), subject) for name in names]
+
+
+def test_laws_about_other_stages_are_not_decided_and_the_own_ones_are():
+    subject = written("gelu")
+    own = judged(subject, "activation-is-the-tanh-gelu", "logits-equal-the-oracles")
+    assert {record.outcome for record in own} == {Outcome.FAILED}
+    whole_block, gradients = judged(
+        subject,
+        "the-mlp-reads-the-stream-after-attention",
+        "greedy-generation-equals-hugging-faces",
+    )
+    assert whole_block.outcome is Outcome.NOT_DECIDED
+    assert whole_block.reason == "not decided: block 0, MLP: activation is wrong first"
+    assert whole_block.stage == ""
+    assert gradients.outcome in (Outcome.NOT_DECIDED, Outcome.PASSED)
+    causality, batch = judged(
+        subject, "no-logit-depends-on-later-tokens", "rows-of-a-batch-are-independent"
+    )
+    assert causality.outcome is batch.outcome is Outcome.PASSED
+
+
+def test_a_law_that_compares_a_model_with_itself_is_always_decided():
+    (leak,) = judged(written("positions", "leak"), "no-logit-depends-on-later-tokens")
+    assert leak.outcome is Outcome.FAILED
+    assert leak.stage == str(Stage.POSITIONS)
+
+
+def test_a_model_with_dropout_breaks_one_clause_and_nothing_else_is_decided():
+    subject = planted()["own-dropout-in-evaluation"].subject
+    calls, rows, token = judged(
+        subject,
+        "equal-calls-give-equal-logits",
+        "rows-of-a-batch-are-independent",
+        "each-token-selects-its-row",
+    )
+    assert calls.outcome in (Outcome.FAILED, Outcome.FLAKY)
+    assert "is dropout on?" in calls.reason
+    for record in (rows, token):
+        assert record.outcome is Outcome.NOT_DECIDED
+        assert "is dropout on?" in record.reason
+
+
+def test_every_stage_has_clauses_and_every_clause_exists():
+    assert set(CLAUSES) == set(Stage)
+    named = WHOLE_MODEL.union(COMPARED_WITH_ITSELF, *CLAUSES.values())
+    assert named <= set(all_clauses())
+    divergence = Divergence(stage=Stage.ACTIVATION, layer=0, experiment="none")
+    assert divergence.decides(["ACT-4"])
+    assert divergence.decides(["GPT-11", "NUM-16"])
+    assert not divergence.decides(["LNM-1"])
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)

@@ -9,7 +9,7 @@ from attnspec.conformance.diagnosis.likeness.models import likely_model_mutants
 from attnspec.conformance.diagnosis.stages.names import Stage
 from attnspec.conformance.diagnosis.stages.search import first_divergence
 from attnspec.conformance.mutants.registry import planted
-from attnspec.spec import ModelImplementation
+from attnspec.spec import GPT2Config, ModelImplementation
 
 mutants.load()
 
@@ -181,6 +181,39 @@ def test_the_stage_of_a_mutant_is_named(sees):
         if sees or name in STAGES
     }
     assert_accurate("stages of mutants", expected, named)
+
+
+UNRELEASED = {
+    # these are right in every configuration of a released model
+    "own-epsilon-fixed",
+    "own-scale-switch-ignored",
+    "own-inverse-layer-from-zero",
+    "own-square-mlp-transposed",
+    "own-inner-width-ignored",
+    "own-activation-ignored",
+    "MDL-09",
+}
+
+
+def released(subject):
+    """Return the same model, refusing every configuration that no released model has."""
+
+    def supports(config):
+        usual = GPT2Config()
+        fields = (
+            *("n_inner", "activation_function", "layer_norm_epsilon", "scale_attn_weights"),
+            *("scale_attn_by_inverse_layer_idx", "tie_word_embeddings"),
+        )
+        other = [name for name in fields if getattr(config, name) != getattr(usual, name)]
+        return f"no released model has this {other[0]}" if other else subject.supports(config)
+
+    return replace(subject, name=f"released_{subject.name}", supports=supports)
+
+
+def test_the_stage_of_a_mutant_is_named_where_only_released_configurations_are_claimed():
+    expected = STAGES | dict.fromkeys(UNRELEASED, "")
+    named = {name: place(released(MUTANTS[name].subject)) for name in STAGES}
+    assert_accurate("stages under released configurations", expected, named)
 
 
 def test_a_mutant_looks_like_itself_and_without_its_entry_like_its_twin_at_most():

@@ -176,3 +176,44 @@ def test_gradients_are_read_from_parameters_if_weights_were_copied():
 
     law = LAWS["every-gradient-equals-the-oracles"]
     law.check(claiming(Copied), law.pinned[0])
+
+
+def test_gradients_of_parameters_that_are_held_transposed_are_turned():
+    class Transposed(torch.nn.Module):
+        """As modules of `torch.nn.Linear` hold their weights."""
+
+        def __init__(self, config, weights):
+            super().__init__()
+            self.own = {
+                name: torch.nn.Parameter((each.mT if ".c_" in name else each).detach().clone())
+                for name, each in weights.items()
+                if each.dim() == 2
+            } | {
+                name: torch.nn.Parameter(each.detach().clone())
+                for name, each in weights.items()
+                if each.dim() != 2
+            }
+            as_given = {
+                name: each.mT if ".c_" in name and each.dim() == 2 else each
+                for name, each in self.own.items()
+            }
+            self.model = CompactGPT2(config, as_given)
+
+        def named_parameters(self, *args, **options):
+            yield from self.own.items()
+
+        def forward(self, input_ids, **options):
+            return self.model(input_ids, **options)
+
+    law = LAWS["every-gradient-equals-the-oracles"]
+    law.check(claiming(Transposed), law.pinned[0])
+
+
+def test_a_model_without_parameters_that_copies_its_weights_has_no_gradients():
+    def build(config, weights):
+        copies = {name: each.detach().clone().requires_grad_() for name, each in weights.items()}
+        return CompactGPT2(config, copies)
+
+    law = LAWS["every-gradient-equals-the-oracles"]
+    with pytest.raises(Violation, match="no gradient reaches the tensors that the model was built"):
+        law.check(claiming(build), law.pinned[0])
