@@ -54,7 +54,10 @@ def _planned(config: pytest.Config) -> dict[str, Any]:
     """Return the planned subjects and the bytes that a worker may hold, or why it is refused."""
     settings = Settings.of(config)
     claims = TypedClaims(
-        features=settings.features, dtypes=settings.dtypes, profile=settings.profile
+        features=settings.features,
+        dtypes=settings.dtypes,
+        profile=settings.profile,
+        extras=settings.extras,
     )
     try:
         memory = memory_per_worker(settings.memory, workers(config), settings.device)

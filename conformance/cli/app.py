@@ -73,11 +73,14 @@ def check(
         list[str] | None,
         typer.Option(help="Its answers, key=value, such as rounding=eager or empty_row=nan."),
     ] = None,
+    extras: Annotated[
+        str | None, typer.Option(help="Tools of torch that it claims, of compile,vmap,opcheck.")
+    ] = None,
     device: Annotated[str, typer.Option(help="Where to run: cpu, cuda, cuda:1.")] = "cpu",
     effort: Efforts = Effort.STANDARD,
     laws: Annotated[
         list[str] | None,
-        typer.Option(help="Only laws, clauses or families that match, such as MSK or 'ATT-1*'."),
+        typer.Option(help="Only laws, clauses or families that match, such as MSK,'ATT-1*'."),
     ] = None,
     workers: Workers = CPUS,
     stop: Stop = False,
@@ -129,7 +132,10 @@ def _compare_checkpoint(weights: str, settings: Settings, workers: int) -> None:
     from attnspec.reference.weights import WeightsError
 
     claims = TypedClaims(
-        features=settings.features, dtypes=settings.dtypes, profile=settings.profile
+        features=settings.features,
+        dtypes=settings.dtypes,
+        profile=settings.profile,
+        extras=settings.extras,
     )
     try:
         memory = memory_per_worker(settings.memory, workers, settings.device)

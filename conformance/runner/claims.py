@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from attnspec.spec import (
+    Extra,
     Feature,
     Implementation,
     ModelFeature,
@@ -37,15 +38,21 @@ class Claims:
         features: features beyond plain attention.
         dtypes: the storage types that it accepts.
         profile: its answers, by the names of `Profile`'s fields; `rounding` is a level.
+        extras: tools of torch that it works with.
     """
 
     features: frozenset[str] | None = None
     dtypes: tuple[torch.dtype, ...] | None = None
     profile: tuple[tuple[str, Any], ...] = ()
+    extras: frozenset[Extra] | None = None
 
     @classmethod
     def read(
-        cls, features: str | None = None, dtypes: str | None = None, profile: Iterable[str] = ()
+        cls,
+        features: str | None = None,
+        dtypes: str | None = None,
+        profile: Iterable[str] = (),
+        extras: str | None = None,
     ) -> "Claims":
         """Read claims as a user types them.
 
@@ -53,6 +60,7 @@ class Claims:
             features: names separated by commas, such as `causal,gqa`.
             dtypes: names separated by commas, such as `float16,bfloat16`.
             profile: `key=value` each, such as `empty_row=nan` or `rounding=eager`.
+            extras: names separated by commas, such as `compile,vmap`.
 
         Raises:
             ValueError: for a word that is not one of the choices, naming it and them.
@@ -65,6 +73,9 @@ class Claims:
             if dtypes is None
             else tuple(DTYPES[_choice("dtype", each, DTYPES)] for each in _words(dtypes)),
             profile=tuple(_answer(each) for each in profile),
+            extras=None
+            if extras is None
+            else frozenset(Extra(_choice("extra", each, Extra)) for each in _words(extras)),
         )
 
     def override(self, implementation: Implementation) -> Implementation:
@@ -80,17 +91,21 @@ class Claims:
             changes["dtypes"] = self.dtypes
         if self.profile:
             changes["profile"] = self._profile(implementation.profile)
+        if self.extras is not None:
+            changes["extras"] = self.extras
         return replace(implementation, **changes)
 
     def override_model(self, model: ModelImplementation) -> ModelImplementation:
         """Return a copy of a GPT-2 with these claims overriding its own.
 
         Raises:
-            ValueError: for a profile, which a GPT-2 has not, or a feature of attention.
+            ValueError: for a profile or extras, which a GPT-2 has not, or a feature of attention.
         """
         changes: dict[str, Any] = {}
         if self.profile:
             raise ValueError(f"{model.name}: a GPT-2 has no profile: omit the profile")
+        if self.extras is not None:
+            raise ValueError(f"{model.name}: a GPT-2 has no extras: omit them")
         if self.features is not None:
             changes["features"] = self._features(ModelFeature)
         if self.dtypes is not None:

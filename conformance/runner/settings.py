@@ -26,6 +26,7 @@ OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
         "--attnspec-profile",
         {"help": "an answer of its profile (may be repeated)", "metavar": "KEY=VALUE"},
     ),
+    "extras": ("--attnspec-extras", {"help": "tools of torch that a bare callable claims"}),
     "device": ("--attnspec-device", {"help": "the device on which cases are drawn"}),
     "effort": ("--effort", {"help": "how many cases to try", "choices": [*map(str, Effort)]}),
     "laws": ("--laws", {"help": "only matching laws, clauses, families", "metavar": "PATTERN"}),
@@ -77,9 +78,11 @@ class Settings:
         features: claims about targets; see `Claims.read`.
         dtypes: claimed storage types.
         profile: claimed answers of the profile, `key=value` each.
+        extras: claimed tools of torch.
         device: the device on which cases are drawn.
         effort: how many cases to try.
-        laws: shell patterns of laws, clauses or families; empty for all.
+        laws: shell patterns of laws, clauses or families, which may be given separated by commas;
+            empty for all.
         seed: repeats the cases that differ from run to run.
         timeout: seconds for one law.
         memory: GiB that a worker may hold; 0 for no limit, `None` for its share of free memory.
@@ -96,6 +99,7 @@ class Settings:
     features: str | None = None
     dtypes: str | None = None
     profile: tuple[str, ...] = ()
+    extras: str | None = None
     device: str = "cpu"
     effort: Effort = Effort.STANDARD
     laws: tuple[str, ...] = ()
@@ -155,6 +159,9 @@ def add_options(group: "pytest.OptionGroup") -> None:
 
 def _converted(setting: dataclasses.Field[Any], value: Any) -> Any:
     """The value of a setting in its type."""
+    if setting.name == "laws":
+        words = (word.strip() for each in value for word in each.split(","))
+        return tuple(word for word in words if word)
     if isinstance(setting.default, tuple):
         return tuple(value)
     if isinstance(setting.default, Effort):

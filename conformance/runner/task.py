@@ -19,6 +19,7 @@ class TypedClaims:
     features: str | None = None
     dtypes: str | None = None
     profile: tuple[str, ...] = ()
+    extras: str | None = None
 
     def read(self) -> Claims:
         """Read the claims.
@@ -26,7 +27,7 @@ class TypedClaims:
         Raises:
             ValueError: for a word that is not one of the choices, naming it.
         """
-        return Claims.read(self.features, self.dtypes, self.profile)
+        return Claims.read(self.features, self.dtypes, self.profile, self.extras)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,9 +12,10 @@ from attnspec.conformance.report.record import Outcome
 from attnspec.conformance.runner.claims import Claims
 from attnspec.conformance.runner.declare import TargetError, declare
 from attnspec.conformance.runner.plan import plan
+from attnspec.conformance.runner.settings import Settings
 from attnspec.conformance.runner.targets import every_name, resolve
 from attnspec.conformance.runner.task import TypedClaims
-from attnspec.spec import Case, EmptyRow, Feature, RoundingLevel
+from attnspec.spec import Case, EmptyRow, Extra, Feature, RoundingLevel
 
 
 def test_the_reference_stands_for_every_kind_of_subject():
@@ -43,18 +44,26 @@ def test_a_callable_in_a_file_claims_what_its_parameters_say(tmp_path):
 
 
 def test_what_is_said_overrides_what_the_parameters_suggest():
-    claims = Claims.read("causal,gqa", "float16", ["rounding=eager", "empty_row=nan"])
+    words = ["rounding=eager", "empty_row=nan"]
+    claims = Claims.read("causal,gqa", "float16", words, "compile, opcheck")
     (judged,) = resolve("torch.nn.functional:scaled_dot_product_attention", claims=claims)
     implementation = judged.subject.implementation
     assert implementation.features == {Feature.CAUSAL, Feature.GQA}
     assert implementation.dtypes == (torch.float16,)
     assert implementation.profile.rounding.level is RoundingLevel.EAGER
     assert implementation.profile.empty_row is EmptyRow.NAN
+    assert implementation.extras == {Extra.COMPILE, Extra.OPCHECK}
+
+
+def test_patterns_of_laws_may_be_separated_by_commas():
+    settings = Settings.read({"laws": ["ATT-1, MSK", "TEN-2"]})
+    assert settings.laws == ("ATT-1", "MSK", "TEN-2")
 
 
 @pytest.mark.parametrize(
     ("said", "told"),
     [
+        ({"extras": "jit"}, "no extra 'jit'; there are compile, vmap, opcheck"),
         ({"features": "causal,gravity"}, "no feature 'gravity'; there are mask, causal"),
         ({"dtypes": "float8"}, "no dtype 'float8'; there are float64"),
         ({"profile": ["empty_row"]}, "key=value"),
