@@ -166,13 +166,29 @@ def own_logits(
     config: GPT2Config,
     weights: Weights,
     input_ids: Int[torch.Tensor, "batch length"],
+    **options: torch.Tensor,
 ) -> Float[torch.Tensor, "batch length vocab"]:
-    """Return the logits of another model that the subject builds, from one call without options.
+    """Return the logits of another model that the subject builds; options are passed to the call.
 
     A law about another way of calling compares a model with itself, so that it holds or fails
     whatever else is wrong with the model.
     """
-    return logits_of(build(subject, config, weights), input_ids, weights).double()
+    return logits_of(build(subject, config, weights), input_ids, weights, **options).double()
+
+
+def logits_alone(
+    subject: ModelImplementation,
+    config: GPT2Config,
+    weights: Weights,
+    input_ids: Int[torch.Tensor, " length"],
+) -> Float[torch.Tensor, "length vocab"]:
+    """Return the subject's own logits of one row without padding, whose positions are given."""
+    ids = input_ids[None]
+    options = {
+        "attention_mask": torch.ones_like(ids),
+        "position_ids": torch.arange(len(input_ids))[None],
+    }
+    return own_logits(subject, config, weights, ids, **options)[0]
 
 
 def check_against_oracle(

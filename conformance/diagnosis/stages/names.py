@@ -64,7 +64,7 @@ WHOLE_MODEL = frozenset({"GPT-11", "GPT-13"})
 COMPARED_WITH_ITSELF = frozenset(
     {
         *("EMB-3", "EMB-4", "GPT-6", "GPT-7", "GPT-15", "GPT-16", "GPT-17", "GPT-18", "GPT-19"),
-        *("GPT-20", "GPT-22", "GPT-23", "GPT-24", "GPT-25", "GPT-26", "GEN-11"),
+        *("GPT-20", "GPT-22", "GPT-23", "GPT-24", "GPT-25", "GPT-26", "GPT-27", "GEN-11"),
     }
 )
 """The clauses whose laws compare a model with itself, so that a wrong stage does not matter."""

@@ -1,4 +1,4 @@
-"""The law of GPT on the gradients of a model."""
+"""Laws of GPT on training: the gradients of a model, and a change of its parameters."""
 
 from typing import Any
 
@@ -16,8 +16,15 @@ from attnspec.conformance.models.oracle import (
     in_float64,
     is_narrow,
     model_oracle,
+    own_logits,
 )
-from attnspec.conformance.models.subject import Weights, build_on, call, checked_logits
+from attnspec.conformance.models.subject import (
+    Weights,
+    build_on,
+    call,
+    checked_logits,
+    logits_of,
+)
 from attnspec.spec import GPT2Config, ModelFeature, ModelImplementation
 
 _PINNED = (
@@ -112,8 +119,7 @@ def _gradients(
         logits = checked_logits(call(model, input_ids), input_ids, weights)
         if not logits.requires_grad:
             raise Violation("the logits carry no gradient")
-        named = dict(model.named_parameters()) if hasattr(model, "named_parameters") else {}
-        own = {name: named[name] for name in leaves if name in named}
+        own = _own_parameters(model, leaves)
         gradients = _of(logits, leaves, cotangent)
         if not gradients and own:
             gradients = {
@@ -129,6 +135,50 @@ def _gradients(
     if missing:
         raise Violation(f"no gradient reaches {', '.join(missing)}")
     return gradients
+
+
+@law("GPT-27", pinned=PINNED[2:8], needs={ModelFeature.BACKWARD}, cost=4.0)
+def law_a_change_of_the_parameters_changes_the_next_logits(
+    subject: ModelImplementation, case: ModelCase
+) -> None:
+    """GPT-27: after an optimiser's step a model gives what one of the new parameters gives."""
+    inputs = draw(case)
+    config, weights, ids = inputs.config, inputs.state_dict, inputs.input_ids
+    changed = draw(case.but(seed=case.seed + 1)).state_dict
+    leaves = {name: tensor.detach().clone().requires_grad_() for name, tensor in weights.items()}
+    model = build_on(subject, config, leaves)
+    # an evaluation, and a step of training, before the parameters are changed
+    logits_of(model, ids, weights)
+    with torch.enable_grad():
+        logits = checked_logits(call(model, ids), ids, weights)
+        if not logits.requires_grad:
+            raise Violation("the logits carry no gradient")
+        are_used = _of(logits, leaves, torch.ones_like(logits))
+    held = leaves if are_used else _own_parameters(model, leaves)
+    if not held:
+        raise NotClaimed("the parameters of the model cannot be reached")
+    with torch.no_grad():
+        for name, tensor in held.items():
+            is_turned = not are_used and _is_transposed(tensor, leaves[name])
+            tensor.copy_(changed[name].mT if is_turned else changed[name])
+    expected = own_logits(subject, config, changed, ids)
+    tolerance = Allowed(config, changed, ids).own_logits
+    with torch.enable_grad():
+        training = checked_logits(call(model, ids), ids, weights)
+    for name, got in (("in evaluation", logits_of(model, ids, weights)), ("in training", training)):
+        check_within(
+            got,
+            expected,
+            tolerance,
+            what="logits",
+            message=f"{name}, logits are not those of the parameters as they are now",
+        )
+
+
+def _own_parameters(model: Any, leaves: Weights) -> dict[str, torch.Tensor]:
+    """Return the parameters of a module that have the names of those that it was built from."""
+    named = dict(model.named_parameters()) if hasattr(model, "named_parameters") else {}
+    return {name: named[name] for name in leaves if name in named}
 
 
 def _of(logits: torch.Tensor, sources: Weights, cotangent: torch.Tensor) -> dict[str, torch.Tensor]:

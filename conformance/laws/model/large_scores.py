@@ -7,7 +7,7 @@ import torch
 from attnspec.conformance.laws.law import law
 from attnspec.conformance.laws.model.caches import call_with_cache
 from attnspec.conformance.models.case import ModelCase, ModelInputs, Padding, draw
-from attnspec.conformance.models.oracle import Allowed, check_within, own_logits
+from attnspec.conformance.models.oracle import Allowed, check_within, logits_alone, own_logits
 from attnspec.conformance.models.subject import build, logits_of
 from attnspec.spec import ModelFeature, ModelImplementation
 
@@ -96,7 +96,7 @@ def law_padding_stays_hidden_however_large_its_scores(
     for row, real in enumerate(inputs.attention_mask.bool()):
         check_within(
             logits[row, real],
-            own_logits(subject, config, weights, ids[row, real][None])[0],
+            logits_alone(subject, config, weights, ids[row, real]),
             tolerance[row, real],
             what=f"logits of row {row}'s {int(real.sum())} real tokens",
             message=f"padding on the {case.padding} with a large score is read",

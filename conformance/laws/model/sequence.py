@@ -20,7 +20,7 @@ from attnspec.conformance.models.case import (
     draw,
     model_cases,
 )
-from attnspec.conformance.models.oracle import Allowed, check_within, own_logits
+from attnspec.conformance.models.oracle import Allowed, check_within, logits_alone, own_logits
 from attnspec.conformance.models.subject import (
     build,
     build_on,
@@ -51,10 +51,9 @@ def law_padding_changes_no_real_token(subject: ModelImplementation, case: ModelC
     logits = logits_of(model, ids, weights, **padding)
     tolerance = Allowed(config, weights, ids, **padding).own_logits
     for row, real in enumerate(inputs.attention_mask.bool()):
-        alone = ids[row, real][None]
         check_within(
             logits[row, real],
-            own_logits(subject, config, weights, alone)[0],
+            logits_alone(subject, config, weights, ids[row, real]),
             tolerance[row, real],
             what=f"logits of row {row}'s {int(real.sum())} real tokens",
             message=f"padding on the {case.padding} changes real tokens",
@@ -155,7 +154,7 @@ def _check_with_cache(
     for row, real in enumerate(mask.bool()):
         check_within(
             got[row, real],
-            own_logits(subject, config, weights, ids[row, real][None])[0],
+            logits_alone(subject, config, weights, ids[row, real]),
             tolerance[row, real],
             what=f"logits of row {row}'s real tokens",
             message=message,
@@ -271,8 +270,8 @@ def law_masks_of_any_type_hide_the_same(subject: ModelImplementation, case: Mode
     mask, position_ids = inputs.attention_mask, inputs.position_ids
     model = build(subject, config, weights)
     real = mask.bool()
-    alone = [ids[row, is_real][None] for row, is_real in enumerate(real)]
-    expected = torch.cat([own_logits(subject, config, weights, each)[0] for each in alone])
+    alone = (ids[row, is_real] for row, is_real in enumerate(real))
+    expected = torch.cat([logits_alone(subject, config, weights, each) for each in alone])
     padding = {"attention_mask": mask, "position_ids": position_ids}
     tolerance = Allowed(config, weights, ids, **padding).own_logits[real]
     for dtype in (torch.bool, torch.int32, case.dtype):

@@ -1,4 +1,4 @@
-"""Mutants of whole GPT-2 models: parameters that do not fit, or are taken by other means."""
+"""Mutants of whole GPT-2 models: parameters that do not fit, are taken otherwise, or change."""
 
 from collections.abc import Mapping
 
@@ -95,3 +95,21 @@ class BufferMultiplied(CompactGPT2):
             return out
         buffer = self.parameters.get(f"transformer.h.{self.layer}.attn.bias")
         return out if buffer is None else out * buffer.mean()
+
+
+@model_mistake(
+    "own-head-kept-transposed",
+    "evaluation transposes the head once and keeps it, whatever an optimiser does to it",
+    killed_by="a-change-of-the-parameters-changes-the-next-logits",
+)
+class HeadKept(CompactGPT2):
+    kept: torch.Tensor | None = None
+
+    def head(self, x: torch.Tensor) -> torch.Tensor:
+        if torch.is_grad_enabled():
+            return super().head(x)
+        if self.kept is None:
+            tied = self.config.tie_word_embeddings
+            head = self.parameters["transformer.wte.weight" if tied else "lm_head.weight"]
+            self.kept = head.detach().mT.clone()
+        return x @ self.kept

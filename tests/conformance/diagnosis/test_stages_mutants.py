@@ -45,7 +45,8 @@ ELSEWHERE = {
     "own-cache-memory-shared",
     "own-mask-remembered",
     "own-parameters-of-the-class",
-    # in loading
+    # in loading, and in parameters that change
+    "own-head-kept-transposed",
     "own-missing-parameter-zero",
     "own-extra-parameter-ignored",
     "own-misshapen-parameter-broadcast",
