@@ -57,7 +57,7 @@ def conformance(session: nox.Session) -> None:
 def tests(session: nox.Session) -> None:
     """Test the project itself."""
     install(session, "-e", ".[gpt2]", *group("tests"))
-    session.run("pytest", "-n", "2", *session.posargs)
+    session.run("pytest", "-n", "2", "--dist=worksteal", *session.posargs)
 
 
 @nox.session

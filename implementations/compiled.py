@@ -3,8 +3,10 @@
 torch specializes compiled code to sizes 0 and 1, to equal sizes, to strides, flags and grad mode,
 and past a limit of such variants it silently runs the function uncompiled. Here the compiled
 function receives one canonical form (rank 3, contiguous, every size at least two, all options as
-tensors), so there is one variant per storage type, with and without gradients. Each variant is
-compiled before its first use, and every run of compiled code is counted.
+tensors), so there is one variant per storage type, with and without gradients, for up to 4096 keys
+and for more, and for each state of torch that is looked at: the default dtype, and whether
+algorithms are to be deterministic. Each variant is compiled before its first use, and every run of
+compiled code is counted.
 """
 
 import os
@@ -31,7 +33,7 @@ from attnspec.spec import (
     Profile,
 )
 
-VARIANTS = 64
+VARIANTS = 128
 """The limit of variants that torch compiles; to exceed it is an error here."""
 
 
@@ -122,6 +124,10 @@ class Compiled:
 
     def _enter(self, arguments: tuple[torch.Tensor, ...], has_gradient: bool) -> torch.Tensor:
         """Run the core under the same settings in every call."""
+        if any(x.is_inference() for x in arguments):
+            # torch compiles anew for tensors of inference mode, which look the same otherwise
+            with torch.inference_mode(False):
+                return self._enter(tuple(x.clone() for x in arguments), has_gradient)
         if self._core is None:
             self._core = torch.compile(formula, backend=self._backend, dynamic=True, fullgraph=True)
         # torch also specializes to the arguments that require a gradient: here all do, or none.

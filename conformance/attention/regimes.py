@@ -135,7 +135,7 @@ def _lengths() -> tuple[int, ...]:
 LENGTHS = _lengths()
 _MULTIPLES = range(16, 257, 8)
 _BESIDE = (63, 65, 79, 81, 95, 97, 127, 129)
-_OTHERS = (20, 36, 100, 320, 512, 576, 768, 1024)
+_OTHERS = (20, 36, 100, 320, 512, 576, 640, 768, 1024)
 WIDTHS = (8, *sorted({*range(1, 8), *range(9, 18), *_MULTIPLES, *_BESIDE, *_OTHERS}))
 GROUP_SIZES = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 14, 16, 32)
 HEADS = tuple(
@@ -366,7 +366,8 @@ _LENGTHS: dict[str, Condition] = {
     "129 to 256": _between(129, 256),
     "257 to 512": _between(257, 512),
     "513 to 1 000": _between(513, 1000),
-    "1 001 to 8 000": _between(1001, 8000),
+    "1 001 to 2 048": _between(1001, 2048),
+    "2 049 to 8 000": _between(2049, 8000),
     "8 001 to 65 000": _between(8001, 65_000),
     "over 65 000": lambda value: value > 65_000,
 }
@@ -389,7 +390,8 @@ _COMMON = (16, 64, 80, 96, 128, 192, 256)
 _WIDTHS: dict[str, Condition] = {
     "another multiple of 8": lambda value: value % 8 == 0 and value not in _COMMON and value < 256,
     **{str(width): _is(width) for width in _COMMON},
-    "over 256": lambda value: value > 256,
+    "257 to 512": _between(257, 512),
+    "over 512": lambda value: value > 512,
     "4 more than a multiple of 8": lambda value: value % 8 == 4 and value > 16,
     "1": _is(1),
     "odd": lambda value: value % 2 == 1 and value > 1,
@@ -403,6 +405,38 @@ _GROUPS_OF_WIDE_HEADS: dict[str, Condition] = {
     "heads": lambda value: value[0] > value[1] > 1,
 }
 _BOTH_LONG = {"queries": _between(129, 10**9), "keys": _between(129, 10**9)}
+_USES: dict[str, dict[str, Condition]] = {
+    "prefill: over 1 024 tokens, 16 heads or more": {
+        "queries": _between(1025, 10**9),
+        "keys": _between(1025, 10**9),
+        "heads": lambda value: value[0] >= 16,
+    },
+    "training: over 512 tokens, 16 heads or more, backward": {
+        "queries": _between(513, 10**9),
+        "keys": _between(513, 10**9),
+        "heads": lambda value: value[0] >= 16,
+        "backward": bool,
+    },
+    "training: 5 rows or more, over 128 tokens, 9 heads or more, backward": {
+        "batch": _between(5, 10**9),
+        "queries": _between(129, 10**9),
+        "keys": _between(129, 10**9),
+        "heads": lambda value: value[0] >= 9,
+        "backward": bool,
+    },
+    "decoding: 5 rows or more, over 1 000 keys, groups of heads": {
+        "batch": _between(5, 10**9),
+        "queries": _between(1, 8),
+        "keys": _between(1001, 10**9),
+        "heads": lambda value: value[0] > value[1] > 1,
+    },
+    "latent attention: width 192 and values of width 128, over 512 keys": {
+        "d_head": _is(192),
+        "d_value": _is(128),
+        "keys": _between(513, 10**9),
+    },
+}
+"""Sizes that go together where people run attention, so that each meets all other classes."""
 
 AXES: dict[str, tuple[Regime, ...]] = {
     "queries": _axis("queries", "queries", _LENGTHS),
@@ -442,6 +476,9 @@ AXES: dict[str, tuple[Regime, ...]] = {
             name="groups of wide heads on over 256 queries and keys, backward",
             conditions=_GROUPS_OF_WIDE_HEADS | {"backward": bool},
         ),
+    ),
+    "use": tuple(
+        Regime(axis="use", name=name, conditions=conditions) for name, conditions in _USES.items()
     ),
     "heads": _axis(
         "heads",

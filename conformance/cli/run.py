@@ -78,9 +78,8 @@ def run(
         configuration.write_text("[pytest]\n")
         arguments = [*PYTEST, *settings.to_arguments(), f"--attnspec-plan={refusals.plan}"]
         # Not loadgroup: where a worker died, its successor is never given anything to do.
-        arguments += ["-n", str(workers), "--dist=load", "--max-worker-restart=1000000"]
-        # One law of some subjects takes minutes: not all of them to one worker.
-        arguments += ["--maxschedchunk=2"]
+        # One law takes minutes on each of several subjects: an idle worker takes some of another's.
+        arguments += ["-n", str(workers), "--dist=worksteal", "--max-worker-restart=1000000"]
         arguments += ["-x"] if stop else []
         arguments += [] if junit is None else [f"--junitxml={junit.absolute()}"]
         arguments += ["-c", str(configuration), f"--rootdir={folder}"]

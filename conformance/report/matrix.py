@@ -20,7 +20,7 @@ SYMBOLS = {
     Outcome.UNEXPECTED_PASS: ("XPASS", "bold red"),
     Outcome.QUALITY_WARNING: ("warn", "yellow"),
     Outcome.EXPECTED_FAILURE: ("known", "yellow"),
-    Outcome.NOT_DECIDED: ("?", "dim"),
+    Outcome.NOT_DECIDED: ("open", "dim"),
     Outcome.NOT_CLAIMED: ("-", "dim"),
     Outcome.NOT_AVAILABLE: ("n/a", "dim"),
 }

@@ -147,6 +147,9 @@ def verdict(report: Report) -> str:
         subjects = len(subjects_of(failures))
         where = f", in {subjects} implementations" if subjects > 1 else ""
         return f"not conforming: {laws} {'law' if laws == 1 else 'laws'} broken{where}{ending}"
+    undecided = [each for each in report.records if each.outcome is Outcome.NOT_DECIDED]
+    if undecided:
+        return f"not conforming: {undecided[0].reason}{ending}"
     is_tried = any(record.examples for record in report.records)
     if not is_tried or not conforming(report.records):
         return f"nothing was tried{ending}"

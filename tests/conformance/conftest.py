@@ -28,7 +28,7 @@ RUN = Run(
     effort="smoke",
     seed=7,
     targets=("eager", HOSTILE),
-    trials=10,
+    trials=11,
     seconds=12.5,
     ended="complete",
 )
@@ -39,6 +39,7 @@ CLAUSES = {
     Outcome.FAILED: "MSK-1",
     Outcome.ERRORED: "ATT-2",
     Outcome.FLAKY: "ATT-3",
+    Outcome.NOT_DECIDED: "ACT-1",
     Outcome.NOT_CLAIMED: "MSK-15",
     Outcome.NOT_AVAILABLE: "GRD-1",
     Outcome.EXPECTED_FAILURE: "ATT-12",
@@ -72,7 +73,12 @@ def drawn() -> dict:
 
 def record(outcome: Outcome, subject: str = "eager", **changes) -> Record:
     """A record of an outcome, with all that goes with it."""
-    told = outcome not in (Outcome.PASSED, Outcome.NOT_CLAIMED, Outcome.NOT_AVAILABLE)
+    told = outcome not in (
+        Outcome.PASSED,
+        Outcome.NOT_DECIDED,
+        Outcome.NOT_CLAIMED,
+        Outcome.NOT_AVAILABLE,
+    )
     law = f"law-{outcome}".replace(" ", "-")
     values = {
         "reason": WORDS.get(outcome, f"because {outcome}") if outcome is not Outcome.PASSED else "",

@@ -28,6 +28,7 @@ FREE = (
     "tiles of keys",
     "extent",
     "prefill",
+    "use",
     "scores",
     "keys that a mask hides",
     "shape of mask",
@@ -65,6 +66,12 @@ class Design:
     claimed: frozenset[frozenset[Regime]]
     not_tried: dict[str, list[frozenset[Regime]]]
 
+
+LONG_USES = AXES["use"][:2]
+"""Uses whose calls are not cheap, so that they have rows of their own."""
+
+NARROW = 4
+"""Width of heads in long calls, where the width does not matter: it keeps them affordable."""
 
 NO_QUERIES, NO_KEYS = (
     next(regime for regime in AXES[axis] if regime.name == "0") for axis in ("queries", "keys")
@@ -135,6 +142,8 @@ def _possible_values(
 ) -> Iterator[dict[str, Any]]:
     """Yield values of all fields that satisfy a row: any, with equal widths, with equal lengths.
 
+    The long uses begin with equal lengths and narrow heads.
+
     Args:
         row: the choices of some axes, or of all.
         usual: a value for each field on which the row has no condition.
@@ -159,10 +168,18 @@ def _possible_values(
         values["scores"] = Values.TINY
     if row.get("layout of mask") is not None and not regimes["mask"]:
         values["mask"] = FIELDS["mask"].values[1]
-    for changes in product(*map(_equal, repeat(values), repeat(choices), EQUAL_FIELDS)):
-        changed = functools.reduce(operator.or_, changes, values)
-        if _is_consistent(row, changed):
-            yield changed
+    is_long = row.get("use") in LONG_USES
+    narrow = {name: NARROW for name in ("d_head", "d_value") if is_long and not regimes[name]}
+    for widths in (narrow, {}) if narrow else ({},):
+        equalities = list(
+            product(*map(_equal, repeat(values | widths), repeat(choices), EQUAL_FIELDS))
+        )
+        if is_long:
+            equalities.reverse()  # of tokens that attend to each other
+        for changes in equalities:
+            changed = functools.reduce(operator.or_, changes, values | widths)
+            if _is_consistent(row, changed):
+                yield changed
 
 
 EQUAL_FIELDS = (("d_head", "d_value"), ("queries", "keys"))
@@ -309,14 +326,25 @@ class Plan:
         stored = stored_rows()
         without_queries = [row for row in stored if row["queries"] is NO_QUERIES]
         without_keys = [row for row in stored if row["keys"] is NO_KEYS]
-        others = [row for row in stored if row not in without_queries + without_keys]
+        others = [
+            row
+            for row in stored
+            if row not in without_queries + without_keys and row["use"] not in LONG_USES
+        ]
         yield from pairwise(axes | queries | keys, self._is_cheap, others)
         yield from each_once(axes | {"queries": (NO_QUERIES,)}, self._is_cheap, without_queries)
         yield from each_once(axes | queries | {"keys": (NO_KEYS,)}, self._is_cheap, without_keys)
+        for use in LONG_USES:
+            long = [row for row in stored if row["use"] is use]
+            yield from each_once(axes | queries | keys | {"use": (use,)}, self._is_affordable, long)
 
     def _is_cheap(self, row: Mapping[str, Choice]) -> bool:
         simplest = self.simplest(row)
         return simplest is not None and operations(simplest) <= CHEAP and not too_costly(simplest)
+
+    def _is_affordable(self, row: Mapping[str, Choice]) -> bool:
+        simplest = self.simplest(row)
+        return simplest is not None and not too_costly(simplest)
 
     def simplest(self, row: Mapping[str, Choice]) -> Case | None:
         """Return the simplest case that satisfies a row; that of a value or a pair is kept."""
