@@ -85,7 +85,7 @@ def check(
     workers: Workers = CPUS,
     stop: Stop = False,
     seed: Seed = None,
-    timeout: Timeout = 300.0,
+    timeout: Timeout = 600.0,
     memory: Annotated[
         float | None,
         typer.Option(

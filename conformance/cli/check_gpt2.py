@@ -47,7 +47,7 @@ def check_gpt2(
     workers: Workers = CPUS,
     stop: Stop = False,
     seed: Seed = None,
-    timeout: Timeout = 300.0,
+    timeout: Timeout = 600.0,
     memory: Annotated[
         float | None, typer.Option(min=0, help="GiB that a worker may hold; as of check.")
     ] = None,

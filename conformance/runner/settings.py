@@ -104,7 +104,7 @@ class Settings:
     effort: Effort = Effort.STANDARD
     laws: tuple[str, ...] = ()
     seed: int | None = None
-    timeout: float = 300.0
+    timeout: float = 600.0
     memory: float | None = None
     report: Path | None = None
     html: Path | None = None
