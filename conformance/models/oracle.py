@@ -114,12 +114,11 @@ class Allowed:
         """The distance allowed between the logits of two ways of calling one model.
 
         Raises:
-            NotClaimed: if it is so wide that a pass would be no evidence.
+            NotClaimed: if that of one of them is so wide that a pass would be no evidence.
         """
-        tolerance = 2 * self.model.logits.radius
-        if not is_narrow(tolerance, self.model.logits.value):
+        if not is_narrow(self.model.logits.radius, self.model.logits.value):
             raise NotClaimed(ILL_CONDITIONED)
-        return tolerance
+        return 2 * self.model.logits.radius
 
 
 def check_within(

@@ -13,7 +13,8 @@ from typing import Any
 
 import torch
 
-from attnspec.conformance.attention.regimes import AXES, FIELDS, Regime, case_of
+from attnspec.conformance.attention.fields import FIELDS, case_of
+from attnspec.conformance.attention.regimes import AXES, Regime
 from attnspec.conformance.attention.subject import Subject
 from attnspec.conformance.laws.helpers.calls import plain
 from attnspec.conformance.laws.helpers.claims import DesignClaims

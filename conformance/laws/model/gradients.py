@@ -137,7 +137,7 @@ def _gradients(
     return gradients
 
 
-@law("GPT-27", pinned=PINNED[2:8], needs={ModelFeature.BACKWARD}, cost=4.0)
+@law("GPT-27", pinned=_PINNED[:4], needs={ModelFeature.BACKWARD}, cost=4.0)
 def law_a_change_of_the_parameters_changes_the_next_logits(
     subject: ModelImplementation, case: ModelCase
 ) -> None:

@@ -203,7 +203,7 @@ def test_features_of_a_model_may_be_said():
     ],
 )
 def test_the_command_names_what_it_cannot_check(arguments, message):
-    result = CliRunner().invoke(app, ["check-gpt2", *arguments])
+    result = CliRunner().invoke(app, ["check-gpt2", *arguments, "-n", "1"])
     assert result.exit_code == 2
     assert message in result.output
 
@@ -211,7 +211,7 @@ def test_the_command_names_what_it_cannot_check(arguments, message):
 def test_a_function_of_one_argument_is_refused_in_words_about_gpt2(tmp_path):
     path = tmp_path / "models_of_one_argument.py"
     path.write_text("def build(config):\n    return None\n")
-    result = CliRunner().invoke(app, ["check-gpt2", f"{path}:build"])
+    result = CliRunner().invoke(app, ["check-gpt2", f"{path}:build", "-n", "1"])
     assert result.exit_code == 2
     assert f"{path}:build: no GPT-2, which is built from two arguments" in result.output
 
@@ -235,7 +235,7 @@ def test_an_answer_of_another_kind_is_one_message_and_no_run(tmp_path, answer, t
         f"        return {answer}\n"
         "    return model\n"
     )
-    result = CliRunner().invoke(app, ["check-gpt2", f"{path}:build"])
+    result = CliRunner().invoke(app, ["check-gpt2", f"{path}:build", "-n", "1"])
     assert result.exit_code == 2
     assert told in result.output
     assert len(result.output.strip().splitlines()) == 1
@@ -252,6 +252,6 @@ def test_an_answer_of_another_kind_is_one_message_and_no_run(tmp_path, answer, t
 def test_a_build_that_does_not_survive_its_import_is_refused_in_a_line(tmp_path, code, told):
     path = tmp_path / "models_that_end.py"
     path.write_text(code)
-    result = CliRunner().invoke(app, ["check-gpt2", f"{path}:build", "--timeout", "2"])
+    result = CliRunner().invoke(app, ["check-gpt2", f"{path}:build", "--timeout", "2", "-n", "1"])
     assert result.exit_code == 2
     assert told in result.output

@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from attnspec.conformance import laws
+from attnspec.conformance.attention.fields import FIELDS
 from attnspec.conformance.attention.inputs import draw
-from attnspec.conformance.attention.regimes import AXES, FIELDS, regimes_of
+from attnspec.conformance.attention.regimes import AXES, regimes_of
 from attnspec.conformance.attention.subject import WRT, Subject
 from attnspec.conformance.comparison.violation import NotClaimed, Violation
 from attnspec.conformance.evidence import rows_of_regimes
