@@ -10,7 +10,7 @@ import torch
 
 from attnspec.conformance.attention.subject import Subject
 from attnspec.conformance.laws.law import SubjectKind
-from attnspec.conformance.report.record import CONFORMING, Outcome, Record
+from attnspec.conformance.report.record import CONFORMING, UNTRIED, Outcome, Record
 from attnspec.conformance.runner.claims import Claims
 from attnspec.conformance.runner.declare import declare
 from attnspec.conformance.runner.effort import Effort
@@ -115,7 +115,7 @@ class BoundLaw:
         record = as_expected_failure(run_in_process(self.task, self.effort), self.known)
         if record.outcome is Outcome.EXPECTED_FAILURE:
             pytest.xfail(record.reason)
-        if record.outcome in (Outcome.NOT_CLAIMED, Outcome.NOT_AVAILABLE):
+        if record.outcome in UNTRIED:
             pytest.skip(f"{record.outcome}: {record.reason}")
         if record.outcome not in CONFORMING:
             message = record.message or record.reason

@@ -16,8 +16,8 @@ from filelock import FileLock
 from attnspec.conformance.isolation.memory import memory_per_worker
 from attnspec.conformance.probe.following import look_up
 from attnspec.conformance.report.escape import escape_controls
-from attnspec.conformance.report.record import CONFORMING, Outcome
-from attnspec.conformance.runner.declare import TargetError
+from attnspec.conformance.report.record import CONFORMING, UNTRIED, Outcome
+from attnspec.conformance.runner.declare import BrokenCall, TargetError
 from attnspec.conformance.runner.in_workers import TaskRunner
 from attnspec.conformance.runner.plan import plan
 from attnspec.conformance.runner.plugin import PROPERTY, workers
@@ -39,6 +39,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 @functools.cache
 def _plan(config: pytest.Config) -> dict[str, Any]:
     """Plan the run; if workers share a file for the plan, the first of them writes it."""
+    if any(":" in target for target in Settings.of(config).targets):
+        # torch imports it at the first gradient, in over a second: once here, and not in each of
+        # the processes that are forked to find the profile of a function and to judge it
+        import torch.fx.experimental.symbolic_shapes  # noqa: F401
     option = config.getoption("--attnspec-plan")
     if not option:
         return _planned(config)
@@ -53,12 +57,7 @@ def _plan(config: pytest.Config) -> dict[str, Any]:
 def _planned(config: pytest.Config) -> dict[str, Any]:
     """Return the planned subjects and the bytes that a worker may hold, or why it is refused."""
     settings = Settings.of(config)
-    claims = TypedClaims(
-        features=settings.features,
-        dtypes=settings.dtypes,
-        profile=settings.profile,
-        extras=settings.extras,
-    )
+    claims = TypedClaims.of(settings)
     try:
         memory = memory_per_worker(settings.memory, workers(config), settings.device)
         planned = plan(
@@ -71,8 +70,12 @@ def _planned(config: pytest.Config) -> dict[str, Any]:
             look_up=look_up,
         )
     except (TargetError, ValueError) as error:
-        return {"planned": [], "memory": None, "refused": str(error)}
-    return {"planned": [each.to_data() for each in planned], "memory": memory, "refused": ""}
+        # a first call that fails is a verdict on the target, and no misuse of the command
+        is_verdict = isinstance(error, BrokenCall)
+        refused = {"refused": str(error), "is_verdict": is_verdict}
+        return {"planned": [], "memory": None, **refused}
+    subjects = [each.to_data() for each in planned]
+    return {"planned": subjects, "memory": memory, "refused": "", "is_verdict": False}
 
 
 @pytest.fixture(scope="session")
@@ -97,7 +100,7 @@ def test_law(task: Task, runner: TaskRunner, request: pytest.FixtureRequest) -> 
         request.node.user_properties.append((str(record.outcome), record.reason))
     if record.outcome is Outcome.EXPECTED_FAILURE:
         pytest.xfail(record.reason)
-    if record.outcome in (Outcome.NOT_DECIDED, Outcome.NOT_CLAIMED, Outcome.NOT_AVAILABLE):
+    if record.outcome in UNTRIED:
         # the plugin sees to the exit status of what is not decided
         pytest.skip(f"{record.outcome}: {record.reason}")
     if record.outcome not in CONFORMING:

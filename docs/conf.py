@@ -77,6 +77,7 @@ copybutton_prompt_is_regexp = True
 # A page must not depend on the print options that another has set.
 doctest_global_setup = """
 import torch
+from attnspec.implementations.cpu_products import rows_are_apart
 torch.set_printoptions(profile="default")
 torch.set_default_dtype(torch.float32)
 """

@@ -6,6 +6,7 @@ import torch
 from jaxtyping import Bool, Float
 
 from attnspec.implementations.arguments import check
+from attnspec.implementations.cpu_products import SPOILED_ROWS
 from attnspec.spec import (
     Attention,
     Extra,
@@ -151,4 +152,5 @@ IMPLEMENTATION = Implementation(
         masked_values=MaskedNonfinite.PROPAGATES,
         rounding=Rounding(level=RoundingLevel.EAGER),
     ),
+    deviations=SPOILED_ROWS,
 )

@@ -45,6 +45,10 @@ class Extra(StrEnum):
     """It calls custom operators that pass `torch.library.opcheck`."""
 
 
+def available() -> None:
+    """Report that nothing is missing: the default of `unavailable`."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Deviation:
     """A known bug of an implementation, kept on record until it is fixed.
@@ -56,6 +60,8 @@ class Deviation:
         applies: true for the cases that it affects. The law runs without them; they run
             separately and are expected to fail.
         example: the smallest case that shows it.
+        unavailable: returns the reason why this machine does not show it, or None. The law runs on
+            all cases then.
     """
 
     law: str
@@ -63,6 +69,7 @@ class Deviation:
     link: str
     applies: Callable[[Case], bool]
     example: Case
+    unavailable: Callable[[], str | None] = available
 
     def __post_init__(self) -> None:
         if not (self.reason and self.link):
@@ -88,10 +95,6 @@ class Counters:
 
 def any_case(case: Case) -> None:
     """Accept every case: the default of `Implementation.supports`."""
-
-
-def available() -> None:
-    """Report that nothing is missing: the default of `Implementation.unavailable`."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -66,7 +66,9 @@ class ModelFeature(StrEnum):
     """`model(input_ids, attention_mask=…, position_ids=…)`."""
     HIDDEN_STATES = "hidden_states"
     """`model(input_ids, output_hidden_states=True) -> (logits, states)`: the embeddings, then the
-    residual stream after each block, the last one after the final LayerNorm."""
+    residual stream after each block, the last one after the final LayerNorm.
+
+    With a cache, `(logits, cache, states)`; the states are those of the new tokens."""
     BACKWARD = "backward"
 
 

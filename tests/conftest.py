@@ -1,7 +1,11 @@
 """Settings of all tests."""
 
+from collections import defaultdict
+
 import hypothesis
+import pytest
 import torch
+from parts import VARIABLE, fix_the_day, selected
 
 # Two workers share the machine, and a worker that starts threads of its own slows the other.
 torch.set_num_threads(1)
@@ -9,3 +13,25 @@ torch.set_num_threads(1)
 # The same examples on every run: the suite's own exploration is what looks for new ones.
 hypothesis.settings.register_profile("tests", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("tests")
+
+
+def pytest_report_header() -> str:
+    """Name the parts of long tests that this run takes."""
+    return f"parts of long tests: {VARIABLE}={fix_the_day()}"
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what other days try of the parameters of tests marked `rotating`."""
+    parameters = defaultdict(list)
+    for item in items:
+        if mark := item.get_closest_marker("rotating"):
+            parameters[item.nodeid.partition("[")[0], mark.kwargs.get("parts")].append(item)
+    others = set()
+    for (_, parts), group in parameters.items():
+        count = parts or len(group)
+        mine = selected(count)
+        others |= {item for number, item in enumerate(group) if number % count not in mine}
+    if others:
+        config.hook.pytest_deselected(items=list(others))
+        items[:] = [item for item in items if item not in others]

@@ -33,13 +33,18 @@ BUILT = {
 """Directives without code: the build of the pages fails if they are wrong."""
 
 FIRST = (
-    "$ attnspec check my_kernels.py:attention --features causal --dtypes float32 --laws MSK-1 -x"
+    "$ attnspec check my_kernels.py:attention --features causal --dtypes float32 "
+    "--laws a-causal-row-attends-its-prefix"
 )
 KERNEL = "tests/test_readme.py::test_the_code_of_the_page_on_kernels_runs"
 STUDENT = (
     "tests/conformance/cli/test_check_gpt2.py::test_three_mistakes_are_found_one_after_another"
 )
 PROBED = "tests/conformance/probe/test_hostile.py::test_the_page_shows_the_findings"
+NEIGHBOURS = (
+    "tests/conformance/diagnosis/test_smaller.py"
+    "::test_a_size_of_one_tile_is_compared_with_its_neighbours"
+)
 TESTED = {
     ("README.md", "import math"): "tests/test_readme.py::test_the_first_screen_is_correct",
     ("README.md", FIRST): "tests/test_readme.py::test_the_first_screen_is_correct",
@@ -87,6 +92,10 @@ TESTED = {
         "docs/check_gpt2.md",
         'inner = F.gelu(self.linear(x, f"{block}.mlp.c_fc"))                        # wrong',
     ): STUDENT,
+    (
+        "docs/diagnosis.md",
+        "Sizes     keys: fails at 64 and 128, passes at 32, 63, 65, 127 and 129",
+    ): NEIGHBOURS,
     ("docs/probe.md", "import torch"): PROBED,
     ("docs/probe.md", "my_kernels.py:attention"): PROBED,
 }

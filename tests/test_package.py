@@ -18,14 +18,14 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 
 def requirements() -> list[Requirement]:
-    """Return every requirement of pyproject.toml."""
+    """Return every requirement of pyproject.toml, once if several groups have it."""
     project = PROJECT["project"]
     lines = [*project["dependencies"], *PROJECT["build-system"]["requires"]]
     for extra in project["optional-dependencies"].values():
         lines += extra
     for group in PROJECT["dependency-groups"].values():
         lines += [line for line in group if isinstance(line, str)]
-    return [Requirement(line) for line in lines]
+    return [Requirement(line) for line in dict.fromkeys(lines)]
 
 
 def pins() -> dict[str, str]:

@@ -42,10 +42,10 @@ SUBPACKAGES = {
         *("attention", "comparison", "diagnosis", "isolation", "laws", "models", "mutants"),
         "report",
     },
-    "probe": {"attention", "comparison", "isolation", "laws", "report", "runner"},
+    "probe": {"attention", "comparison", "diagnosis", "isolation", "laws", "report", "runner"},
     "evidence": {
-        *("attention", "comparison", "diagnosis", "isolation", "laws", "mutants", "report"),
-        "runner",
+        *("attention", "comparison", "diagnosis", "isolation", "laws", "mutants", "probe"),
+        *("report", "runner"),
     },
     "": {"attention", "isolation", "laws", "probe", "report", "runner"},
     "cli": {

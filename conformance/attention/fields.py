@@ -141,6 +141,15 @@ WINDOWS: tuple[tuple[int | None, int | None] | None, ...] = (
     (17, 65),
     (600, 0),
     (1023, None),
+    (128, None),
+    (256, 0),
+    (512, None),
+    (1024, 0),
+    (4096, None),
+    (127, None),
+    (255, 0),
+    (None, 128),
+    (257, 127),
 )
 
 
@@ -190,13 +199,15 @@ def _patterns(mask: torch.Tensor) -> tuple[MaskPattern, ...]:
     readable = mask if mask.dtype == torch.bool else mask == 0
     if mask.dim() == 4 and mask.stride(0) == 0:
         readable = readable[:1]  # every element has the mask of the first
+    if mask.dim() > 2 and mask.stride(-3) == 0:
+        readable = readable.narrow(-3, 0, 1)  # and every head that of the first
     keys = mask.shape[-1]
-    case = Case(batch=readable.shape[0] if mask.dim() == 4 else 1, queries=1, keys=keys)
-    of_other_shape = {2: (0, 0), 3: (0,), 4: ()}[mask.dim()]
+    batch, heads = (1, 1, *readable.shape[:-2])[-2:]
+    case = Case(batch=batch, heads=heads, queries=1, keys=keys)
     own = tuple(
         pattern
         for pattern in HIDING_PATTERNS[:3]
-        if bool((readable == visible_pairs(case, pattern).to(mask.device)[of_other_shape]).all())
+        if bool((readable == visible_pairs(case, pattern).to(mask.device)).all())
     )
     if not bool(readable.any(-1).all()):
         return (MaskPattern.EMPTY_ROWS, *own)
@@ -265,7 +276,7 @@ FIELDS: dict[str, Field] = {
         changes=lambda value: {"heads": value[0], "kv_heads": value[1]},
     ),
     "batch": _number(
-        "batch", (1, 2, 3, 4, 5, 6, 9, 16, 33, 100, 65_537), lambda call: call.query.shape[0]
+        "batch", (1, 2, 3, 4, 5, 6, 9, 16, 33, 100, 4100, 65_537), lambda call: call.query.shape[0]
     ),
     "dtype": _choice(
         "dtype",

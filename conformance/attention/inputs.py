@@ -4,7 +4,7 @@ import torch
 from jaxtyping import Bool, Float32
 
 from attnspec.conformance.attention.call import Call
-from attnspec.conformance.attention.layouts import lay_out
+from attnspec.conformance.attention.layouts import lay_out, lay_out_operands
 from attnspec.conformance.attention.values import contents, generator, normal
 from attnspec.spec import Case, Mask, MaskKind, MaskPattern, MaskShape
 from attnspec.spec.case import BIASES
@@ -16,12 +16,13 @@ def draw(case: Case) -> Call:
     Returns:
         Tensors in the case's dtype, on its device, each in its layout.
     """
-    query, key, value = (operand.to(case.device, case.dtype) for operand in contents(case))
+    operands = tuple(operand.to(case.device, case.dtype) for operand in contents(case))
+    query, key, value = lay_out_operands(operands, case.layouts)
     mask = None if case.mask is None else attention_mask(case, case.mask).to(case.device)
     return Call(
-        query=lay_out(query, case.layouts.query),
-        key=lay_out(key, case.layouts.key),
-        value=lay_out(value, case.layouts.value),
+        query=query,
+        key=key,
+        value=value,
         attn_mask=None if mask is None else lay_out(mask, case.layouts.mask),
         dropout_p=case.dropout_p,
         is_causal=case.is_causal,
@@ -35,9 +36,16 @@ def draw(case: Case) -> Call:
     )
 
 
+FOR_ALL_ELEMENTS = (MaskShape.HEADS, MaskShape.RANK_3, MaskShape.RANK_2)
+"""Shapes of masks that all batch elements share."""
+
+
 def attention_mask(case: Case, mask: Mask) -> torch.Tensor:
     """Return the `attn_mask` of a case: bool, or float with minus infinity at hidden keys."""
-    full = visible_pairs(case, mask.pattern)
+    # random masks are drawn in order of memory, so that a part at the front is drawn alone
+    is_of_all = {"batch": 1} if mask.shape in FOR_ALL_ELEMENTS else {}
+    is_of_all |= {"heads": 1, "kv_heads": 1} if mask.shape is MaskShape.RANK_2 else {}
+    full = visible_pairs(case.but(**is_of_all), mask.pattern)
     shape = {
         MaskShape.FULL: full,
         MaskShape.HEADS: full[:1],
@@ -96,7 +104,7 @@ def visible_pairs(
         case MaskPattern.EMPTY_ROWS:
             return (_drawn(case) < 0.7) & (query % 3 != 0)
         case MaskPattern.HALF:
-            return all_pairs & half_of_the_keys(batch, case.keys)[:, None, None, :]
+            return all_pairs & half_of_the_keys(batch, heads, case.keys)[:, :, None]
 
 
 def _drawn(case: Case) -> Float32[torch.Tensor, "batch heads queries keys"]:
@@ -105,11 +113,15 @@ def _drawn(case: Case) -> Float32[torch.Tensor, "batch heads queries keys"]:
     return torch.rand(*shape, generator=generator(case.seed, "mask"))
 
 
-def half_of_the_keys(batch: int, keys: int) -> Bool[torch.Tensor, "batch keys"]:
-    """Return the keys that pattern `HALF` shows: at least one, if there is any."""
+def half_of_the_keys(batch: int, heads: int, keys: int) -> Bool[torch.Tensor, "batch heads keys"]:
+    """Return the keys that pattern `HALF` shows: at least one, if there is any.
+
+    Neighbouring batch elements read different halves, and so do neighbouring heads: the keys of a
+    tile that one of them hides are all readable for the other.
+    """
     is_late = torch.arange(keys) >= keys // 2
-    is_first = torch.arange(batch) % 2 == 0
-    return (is_late == is_first[:, None]) | (keys == 1)
+    is_first = (torch.arange(batch)[:, None] + torch.arange(heads)) % 2 == 0
+    return (is_late == is_first[..., None]) | (keys == 1)
 
 
 def _sinks(case: Case) -> torch.Tensor:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import torch
 
-from attnspec.spec import Layout
+from attnspec.spec import Layout, Layouts
 
 _GAP = 3  # unused channels before the first one; odd, so that the data is not aligned
 
@@ -23,6 +23,19 @@ def lay_out(tensor: torch.Tensor, layout: Layout) -> torch.Tensor:
     swaps = layout in (Layout.TRANSPOSED, Layout.HEADS_INSIDE)
     least = 2 if swaps else 1
     return _LAYOUTS[layout](tensor) if tensor.dim() >= least else tensor.contiguous()
+
+
+def lay_out_operands(operands: tuple[torch.Tensor, ...], layouts: Layouts) -> list[torch.Tensor]:
+    """Return queries, keys and values in their layouts.
+
+    Packed ones of one shape share a buffer, as the result of one projection.
+    """
+    chosen = (layouts.query, layouts.key, layouts.value)
+    shapes = {operand.shape for operand in operands}
+    if set(chosen) != {Layout.PACKED} or len(shapes) > 1 or operands[0].dim() < 4:
+        return [lay_out(*each) for each in zip(operands, chosen, strict=True)]
+    packed = torch.stack(operands).permute(1, 3, 0, 2, 4).contiguous()
+    return [packed[:, :, place].transpose(1, 2) for place in range(len(operands))]
 
 
 def is_unaligned(tensor: torch.Tensor) -> bool:

@@ -21,6 +21,9 @@ SHORT = 2**10
 LARGEST = 2**17
 """Scores of the largest call whose result is cached: about two megabytes."""
 
+LARGEST_OPERANDS = 2**18
+"""Numbers in the operands of the largest such call: to read more takes as long as the result."""
+
 _ARGUMENTS = tuple(item.name for item in fields(Call))
 
 
@@ -47,7 +50,10 @@ def memoize_oracle(
         batch, heads, queries = call.query.shape[:3]
         rows = options.get("rows")
         judged = queries if rows is None else len(rows)
-        return batch * heads * judged * call.key.shape[2] <= largest
+        if batch * heads * judged * call.key.shape[2] > largest:
+            return False
+        operands = (call.query, call.key, call.value, call.attn_mask)
+        return sum(0 if each is None else each.numel() for each in operands) <= LARGEST_OPERANDS
 
     return memoize(oracle, kept=kept, where=is_small)
 

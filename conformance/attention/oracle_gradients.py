@@ -13,7 +13,7 @@ from attnspec.conformance.attention.bounds.roundoff import UNIT, Roundoff, worki
 from attnspec.conformance.attention.bounds.rows import Rows, empty_rows, rows_of, sum_of_groups
 from attnspec.conformance.attention.bounds.scores import weights
 from attnspec.conformance.attention.call import Call
-from attnspec.conformance.attention.nonfinite import exemptions, finite_rows
+from attnspec.conformance.attention.nonfinite import exemptions, finite_rows, is_finite
 from attnspec.conformance.attention.oracle import SCORES_AT_ONCE
 from attnspec.conformance.comparison.close import is_evidence
 from attnspec.reference.attention import attention_with_options
@@ -166,11 +166,11 @@ def _differentiate(
     """Return the contribution of some rows to each gradient, heads of a group together."""
     stored = rows_of(call, profile, indices)
     rows, grad = finite_rows(stored), grad_out[:, :, indices.to(grad_out.device)].double()
-    is_finite = grad.isfinite()
-    grad = torch.where(is_finite, grad, 0.0)
+    grad_is_finite = grad.isfinite()
+    grad = torch.where(grad_is_finite, grad, 0.0)
     with torch.no_grad():
         w = weights(rows, r)
-        undefined, spoiling = _undefined(stored, is_finite, profile)
+        undefined, spoiling = _undefined(stored, grad_is_finite, profile)
         propagates = MaskedNonfinite.PROPAGATES in (profile.masked_keys, profile.masked_values)
         nan = torch.zeros_like(undefined)
         if propagates:
@@ -222,9 +222,11 @@ def _undefined(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the rows that read NaN or infinity, and the rows that pass it to every key."""
     readable = stored.visible.expand(*stored.query.shape[:3], stored.key.shape[2])
-    nonfinite = ~(stored.key.isfinite().all(-1) & stored.value.isfinite().all(-1))
-    reads = (readable.double() @ nonfinite.double()[..., None]) > 0
-    if stored.bias is not None:
+    reads = readable.new_zeros((*readable.shape[:3], 1))
+    if not (is_finite(stored.key) and is_finite(stored.value)):
+        nonfinite = ~(stored.key.isfinite().all(-1) & stored.value.isfinite().all(-1))
+        reads = (readable.double() @ nonfinite.double()[..., None]) > 0
+    if stored.bias is not None and not is_finite(stored.bias):
         reads = reads | (~stored.bias.isfinite() & readable).any(-1, keepdim=True)
     if stored.sinks is not None:
         nonfinite = ~stored.sinks.isfinite() & (stored.sinks != -torch.inf)

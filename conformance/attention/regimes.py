@@ -146,6 +146,13 @@ def _heads_from(first: int) -> dict[str, Condition]:
     return {"heads": lambda value: value[0] >= first}
 
 
+def _sides(condition: Callable[[int], bool]) -> Condition:
+    """Return the condition that a side of a window fulfils another one."""
+    return lambda value: (
+        value is not None and any(side is not None and condition(side) for side in value)
+    )
+
+
 _GROUPS: dict[str, Condition] = {"heads": lambda value: value[0] > value[1] > 1}
 _BACKWARD: dict[str, Condition] = {"backward": bool}
 _WIDE_GROUPS = _long(257) | _from(64, "d_head") | _GROUPS
@@ -163,6 +170,22 @@ _USES: dict[str, dict[str, Condition]] = {
     "latent attention: width 192 and values of width 128, over 512 keys": (
         {"d_head": _is(192), "d_value": _is(128)} | _from(513, "keys")
     ),
+    "latent attention: width 192 and values of width 128, over 128 keys, backward": (
+        {"d_head": _is(192), "d_value": _is(128)} | _from(129, "keys") | _BACKWARD
+    ),
+    "latent attention: width 576 and values of width 512, decoding on over 512 keys": (
+        {"d_head": _is(576), "d_value": _is(512)} | _decoding(1, 8, 513)
+    ),
+    "decoding: 1 query on over 4 000 keys": _decoding(1, 1, 4001),
+    "decoding: 2 to 8 queries on over 1 000 keys, bool mask": (
+        _decoding(2, 8, 1001)
+        | {"mask": lambda value: value is not None and value.kind is MaskKind.BOOL}
+    ),
+    "decoding: 33 rows or more, over 1 000 keys": _from(33, "batch") | _decoding(1, 1, 1001),
+    "training: width 128, over 128 tokens, backward": (
+        {"d_head": _is(128), "d_value": _is(128)} | _long(129) | _BACKWARD
+    ),
+    "over 65 535 heads of batch elements, 16 heads or more": _from(4097, "batch") | _heads_from(16),
 }
 """Sizes that go together where people run attention, so that each meets all other classes."""
 
@@ -297,6 +320,17 @@ AXES: dict[str, tuple[Regime, ...]] = {
             "left": lambda value: value is not None and value[1] is None,
             "right": lambda value: value is not None and value[0] is None,
             "both sides": lambda value: value is not None and None not in value,
+        },
+    ),
+    "side of window": _axis(
+        "side of window",
+        "window",
+        {
+            "of no tile": _sides(lambda side: (side + 1) % 128 > 2),
+            "multiple of 128": _sides(lambda side: side > 0 and side % 128 == 0),
+            "one off a multiple of 128": _sides(
+                lambda side: side > 1 and (side + 1) % 128 in (0, 2)
+            ),
         },
     ),
     "softcap": _axis(

@@ -1,6 +1,7 @@
 """Hypothesis strategies of cases that a subject claims."""
 
 import functools
+from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -43,6 +44,18 @@ EXTRAS: dict[Feature, tuple[str, SearchStrategy[Any]]] = {
     Feature.BACKWARD: ("backward", st.just(True)),
 }
 """For each feature beyond mask, causal and gqa: a field of the case, and its strategy."""
+PATIENCE = 60
+"""Drawn cases of which none is claimed, after which no further one is drawn."""
+
+
+class NothingClaimed(BaseException):
+    """Raised while cases are drawn, if a subject seems to claim none of them.
+
+    Hypothesis would reject hundreds before it gives up, which takes seconds; it lets what is no
+    `Exception` pass.
+    """
+
+
 PLAIN = (Values.NORMAL, Values.PEAKED, Values.ONE_HOT, Values.TIES, Values.INTEGERS)
 
 
@@ -166,7 +179,16 @@ def cases(
 
     def explore(subject: Subject) -> SearchStrategy[Case]:
         drawn = _cases(subject, **options)  # type: ignore[arg-type]
-        return drawn.filter(lambda case: subject.refuses(case) is None and only(case))
+        count: Counter[bool] = Counter()
+
+        def is_claimed(case: Case) -> bool:
+            verdict = subject.refuses(case) is None and only(case)
+            count[verdict] += 1
+            if not count[True] and count[False] >= PATIENCE:
+                raise NothingClaimed
+            return verdict
+
+        return drawn.filter(is_claimed)
 
     return explore
 

@@ -11,6 +11,7 @@ from jaxtyping import Float
 
 from attnspec.conformance.attention.call import Call
 from attnspec.conformance.attention.describe import cases_of, with_contiguous_operands
+from attnspec.conformance.attention.import_code import import_code_of
 from attnspec.conformance.attention.inputs import draw, size
 from attnspec.conformance.attention.memoize import memoize_oracle
 from attnspec.conformance.attention.modes import entered
@@ -59,7 +60,8 @@ class Subject:
         largest: the size of the largest case that the oracle can judge in reasonable time;
             infinity for the reference, which judges some rows of a long call.
         device: the device on which cases are drawn.
-        import_code: a line of code that defines the name `attention` in a snippet.
+        import_code: a line of code that defines the name `attention` in a snippet; by default one
+            that loads a registered implementation, or imports the function.
         is_bare: true if its claims were read from its parameters, not declared.
         last_call: the most recent call, to which the message of a failing law refers.
         last_diagnosis: the mutants (planted bugs) that the last diagnosis named.
@@ -80,9 +82,15 @@ class Subject:
     diagnoses: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
-        if not self.import_code:
+        if self.import_code:
+            return
+        from attnspec import implementations
+
+        if self.name in implementations.names():
             load = f"load({self.name!r}).attention"
             self.import_code = f"from attnspec.implementations import load; attention = {load}"
+        else:
+            self.import_code = import_code_of(self.implementation.attention, "attention")
 
     @property
     def name(self) -> str:

@@ -1,5 +1,6 @@
 """The `attnspec` command."""
 
+import sys
 from typing import Annotated
 
 import typer
@@ -131,12 +132,7 @@ def _compare_checkpoint(weights: str, settings: Settings, workers: int) -> None:
     from attnspec.conformance.runner.task import TypedClaims
     from attnspec.reference.weights import WeightsError
 
-    claims = TypedClaims(
-        features=settings.features,
-        dtypes=settings.dtypes,
-        profile=settings.profile,
-        extras=settings.extras,
-    )
+    claims = TypedClaims.of(settings)
     try:
         memory = memory_per_worker(settings.memory, workers, settings.device)
         planned = plan(
@@ -174,6 +170,10 @@ def list_everything() -> None:
         typer.echo(f"  {', '.join(law.clauses):<16} {law.name}")
 
 
+WIDTH = 100
+"""Characters of a line of a clause, where there is no terminal."""
+
+
 def explain(identifier: Annotated[str, typer.Argument(help="A clause, such as ATT-2.")]) -> None:
     """Print a clause of the specification.
 
@@ -186,8 +186,15 @@ def explain(identifier: Annotated[str, typer.Argument(help="A clause, such as AT
     except KeyError as error:
         refuse(str(error.args[0]))
     else:
+        from rich.console import Console
+        from rich.markdown import Markdown
+
+        from attnspec.conformance.report.plain_clause import plain_markdown
+
+        console = Console(width=None if sys.stdout.isatty() else WIDTH)
         where = f"chapter {wanted.chapter}, since {wanted.since}"
-        typer.echo(f"{wanted.id} {wanted.title} ({where})\n\n{wanted.text}")
+        console.print(f"{wanted.id} {wanted.title} ({where})\n", markup=False, highlight=False)
+        console.print(Markdown(plain_markdown(wanted), code_theme="bw"))
 
 
 # the order of the help, each in words that fit a line

@@ -77,5 +77,6 @@ def _no_models(plan: dict[str, Any]) -> str:
         if each["target"] not in fitting:
             return f"{each['target']}: {_NO_MODEL}"
     # what is not built from two arguments was taken for an attention, and called as one
-    target, _, reason = refused.partition(": ")
-    return f"{target}: {_NO_MODEL}; {reason}" if "refuses ones of shape" in reason else refused
+    target, _, _ = refused.partition(": ")
+    is_attention = "\n  Call    attention(" in refused
+    return f"{target}: {_NO_MODEL}" if is_attention else refused

@@ -2,6 +2,7 @@
 
 import os
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -34,6 +35,12 @@ def probe(
             "free. Linux, and on a CPU alone.",
         ),
     ] = None,
+    write: Annotated[
+        Path | None,
+        typer.Option(
+            dir_okay=False, help="Write the declaration to this Python file, which must be new."
+        ),
+    ] = None,
 ) -> None:
     """Find out by experiment what an attention function does, and print how to declare it.
 
@@ -47,11 +54,14 @@ def probe(
 
         attnspec probe my_kernels:flash_attention --device cuda --dtypes bfloat16
     """
+    if write is not None:
+        _require_new(write)
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     from rich.console import Console
     from rich.progress import Progress
 
     from attnspec.conformance.isolation.memory import memory_per_worker
+    from attnspec.conformance.probe.declaration import declaration
     from attnspec.conformance.probe.process import find_import_code, probe_in_subprocess
     from attnspec.conformance.probe.target import select_experiments
     from attnspec.conformance.runner.claims import Claims
@@ -69,19 +79,44 @@ def probe(
     )
     with Progress(console=Console(stderr=True), transient=True) as progress:
         findings = list(progress.track(apart, len(questions), description=f"probing {target}"))
-    _tell(findings, target, import_code, device)
+    code = declaration(target, import_code, findings, device)
+    _tell(findings, target, code)
+    if write is not None:
+        _write(code, write)
 
 
-def _tell(findings: "list[Finding]", name: str, import_code: str, device: str) -> None:
+def _require_new(path: Path) -> None:
+    """End the command if a declaration cannot be written to a path."""
+    if path.suffix != ".py" or not path.stem.isidentifier():
+        refuse(f"{path}: not the name of a Python module")
+    if path.exists():
+        refuse(f"{path}: exists already; name a new file")
+    if not path.absolute().parent.is_dir():
+        refuse(f"{path}: no folder {path.parent}")
+
+
+def _write(code: str, path: Path) -> None:
+    """Write a declaration, and print how to use it."""
+    from attnspec.conformance.probe.declaration import NOTHING
+    from attnspec.conformance.report.file import write_atomically
+
+    if code == NOTHING:
+        refuse(f"{path}: not written: no storage type gives right results")
+    try:
+        write_atomically(path, f"{code}\n")
+    except OSError as error:
+        refuse(f"{path}: {error.strerror}")
+    print(f"\nwritten to {path}; check it with: attnspec check {path}:IMPLEMENTATION")
+
+
+def _tell(findings: "list[Finding]", name: str, code: str) -> None:
     """Print the table, the evidence and the declaration."""
     from rich.console import Console
 
-    from attnspec.conformance.probe.declaration import declaration
     from attnspec.conformance.report.escape import escape_controls
 
     console = Console(width=None if sys.stdout.isatty() else PIPED)
     _table(findings, name, console)
-    code = declaration(name, import_code, findings, device)
     say: Any = lambda text: console.print(  # noqa: E731
         escape_controls(text), markup=False, highlight=False, soft_wrap=True
     )

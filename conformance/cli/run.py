@@ -36,8 +36,8 @@ PYTEST = (
 Refuse = Callable[[dict[str, Any]], str]
 """Returns why a command does not judge its targets, or an empty string.
 
-It is given the data of the planned subjects (`planned`) and the reason why planning was refused
-(`refused`).
+It is given the data of the planned subjects (`planned`), the reason why planning was refused
+(`refused`), and whether that is a verdict on the targets (`is_verdict`).
 """
 
 
@@ -90,6 +90,9 @@ def run(
             environment.delenv("PYTEST_ADDOPTS", raising=False)
             environment.setenv("HYPOTHESIS_STORAGE_DIRECTORY", folder)
             status = pytest.main(arguments, plugins=[refusals])
+    if refusals.is_verdict:
+        typer.echo(escape_controls(refusals.reason))
+        raise typer.Exit(BROKEN)
     if refusals.reason:
         refuse(refusals.reason)
     raise typer.Exit(status if status in (CONFORMING, BROKEN) else USAGE)
@@ -101,7 +104,7 @@ class _Refusals:
     def __init__(self, plan: Path, refuses: Refuse) -> None:
         self.plan, self.refuses = plan, refuses
         self.reason = ""
-        self.is_read = False
+        self.is_read = self.is_verdict = False
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_node_collection_finished(self) -> None:
@@ -114,5 +117,7 @@ class _Refusals:
             if planned["remark"]:
                 typer.echo(escape_controls(planned["remark"]))
         self.reason = self.refuses(plan)
+        # a command may refuse a target of another kind, whose first call says nothing
+        self.is_verdict = bool(plan["is_verdict"]) and self.reason == plan["refused"]
         if self.reason:
             raise pytest.UsageError

@@ -3,6 +3,7 @@
 import math
 from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 
@@ -195,7 +196,8 @@ def _worst(
     score = torch.where(got.isfinite() & expected.isfinite(), fraction, torch.inf)
     score = torch.where(wrong, score, -1.0)
     worst = int(score.flatten().argmax())
-    index = [int(position) for position in torch.unravel_index(torch.tensor(worst), got.shape)]
+    # not torch's own function, which imports sympy: that takes longer than most laws
+    index = [int(position) for position in np.unravel_index(worst, tuple(got.shape))]
     names = axes[len(axes) - len(index) :] if len(index) <= len(axes) else ("",) * len(index)
     # an expected infinity has no error
     error = torch.where(wrong, score, torch.where(fraction.isfinite(), fraction, 0.0))
@@ -203,15 +205,45 @@ def _worst(
     if rows is not None:
         index[-2] = int(rows[index[-2]])
     where = ", ".join(f"{name} {place}".strip() for name, place in zip(names, index, strict=True))
+    values = [float(each.flatten()[worst]) for each in (expected, got, bound)]
+    expected_text, got_text = distinct(values[0], values[1])
     return Mismatch(
         what=what,
         where=where or "the only element",
-        expected=f"{float(expected.flatten()[worst]):.9g}",
-        got=f"{float(got.flatten()[worst]):.9g}",
-        bound=f"{float(bound.flatten()[worst]):.3g}",
+        expected=expected_text,
+        got=got_text,
+        bound=f"{values[2]:.3g}",
+        difference=_difference(*values),
         wrong=f"{int(wrong.sum())} of {wrong.numel()} elements wrong",
         errors=errors,
     )
+
+
+LEAST_DIGITS, MOST_DIGITS = 9, 17
+"""Significant digits of a number in a message: 17 tell all numbers of float64 apart."""
+
+
+def distinct(one: float, other: float) -> tuple[str, str]:
+    """Return two numbers with so many digits that their difference shows two of its own."""
+    for digits in range(LEAST_DIGITS, MOST_DIGITS):
+        texts = f"{one:.{digits}g}", f"{other:.{digits}g}"
+        difference = one - other
+        if not math.isfinite(difference):
+            break
+        if abs(float(texts[0]) - float(texts[1]) - difference) <= 0.05 * abs(difference):
+            break
+    else:
+        texts = f"{one:.{MOST_DIGITS}g}", f"{other:.{MOST_DIGITS}g}"
+    return texts
+
+
+def _difference(expected: float, got: float, bound: float) -> str:
+    """Return the distance of a result in words, with its ratio to the bound."""
+    distance = abs(got - expected)
+    if not math.isfinite(distance):
+        return ""
+    ratio = f", {distance / bound:.3g} times the bound" if bound else ""
+    return f"{distance:.3g}{ratio}"
 
 
 def _errors_around(

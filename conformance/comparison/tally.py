@@ -22,7 +22,8 @@ class Tally:
         reasons: the distinct reasons why cases were not claimed, in order.
         missing: those of the reasons that name something this machine lacks.
         figures: by name, the largest of the numbers that a law measures without judging them.
-        covered_pairs: the pairs of regimes that calls were of which a law has judged.
+        covered_pairs: the pairs of regimes of calls whose wrong results a law would have seen.
+        called_pairs: those of all calls that it has judged.
         claimed_pairs: the pairs of regimes that it is to cover.
         untried_pairs: pairs of regimes that it leaves out, by the reason.
     """
@@ -34,6 +35,7 @@ class Tally:
     missing: list[str] = field(default_factory=list)
     figures: dict[str, float] = field(default_factory=dict)
     covered_pairs: set[frozenset[Any]] = field(default_factory=set)
+    called_pairs: set[frozenset[Any]] = field(default_factory=set)
     claimed_pairs: set[frozenset[Any]] = field(default_factory=set)
     untried_pairs: dict[str, list[frozenset[Any]]] = field(default_factory=dict)
 

@@ -49,6 +49,8 @@ class Mismatch:
         got: the value of the result there.
         bound: the largest distance allowed there.
         wrong: the number of wrong elements, and of all elements.
+        difference: the distance between the two, and its ratio to the bound; empty if one of them
+            is not finite.
         errors: the errors of the elements around it, if they were measured.
     """
 
@@ -58,11 +60,12 @@ class Mismatch:
     got: str
     bound: str
     wrong: str
+    difference: str = ""
     errors: Errors | None = field(default=None, compare=False, repr=False)
 
     def words(self) -> dict[str, str]:
         """Return every field but the errors, as a record holds them."""
-        names = ("what", "where", "expected", "got", "bound", "wrong")
+        names = ("what", "where", "expected", "got", "difference", "bound", "wrong")
         return {name: getattr(self, name) for name in names}
 
     def __str__(self) -> str:

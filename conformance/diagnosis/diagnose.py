@@ -11,7 +11,12 @@ from typing import Any
 from attnspec.conformance.attention.subject import Subject
 from attnspec.conformance.diagnosis.likeness.attention import likely_mutants
 from attnspec.conformance.diagnosis.likeness.models import likely_model_mutants
-from attnspec.conformance.diagnosis.stages.search import first_divergence, is_deterministic
+from attnspec.conformance.diagnosis.stages.names import Divergence
+from attnspec.conformance.diagnosis.stages.search import (
+    first_divergence,
+    is_cache_right,
+    is_deterministic,
+)
 from attnspec.conformance.mutants.registry import Mutant
 from attnspec.conformance.report.record import BROKEN, Outcome, Record
 from attnspec.spec import ModelImplementation
@@ -26,7 +31,27 @@ DETERMINISM = "GPT-20"
 """The clause that equal calls give equal logits, without which no other law can be judged."""
 
 REFUSAL_CLAUSES = frozenset({"EMB-3", "EMB-4"})
-"""The clauses about refusals, which no stage explains."""
+"""The clauses about ids and positions that a model refuses."""
+
+UNEXPLAINED = REFUSAL_CLAUSES | {DETERMINISM, "GPT-24", "GPT-25", "GPT-26", "GPT-27"}
+"""The clauses about refusals, loading and state, which no stage explains."""
+
+
+CACHE = "GPT-16"
+"""The clause that a cache gives the logits of one call."""
+
+THROUGH_A_CACHE = frozenset(
+    {
+        "caches-of-one-model-are-independent",
+        "a-cache-can-be-continued-twice",
+        "later-tokens-of-a-chunk-stay-hidden-however-large-their-scores",
+        "cached-padding-stays-hidden",
+        "a-prompt-padded-on-the-right-can-be-continued",
+        "a-cache-changes-no-token",
+        "greedy-generation-equals-hugging-faces",
+    }
+)
+"""The laws about something else that read a model through a cache."""
 
 
 def with_diagnosis(record: Record, subject: Any) -> Record:
@@ -72,43 +97,52 @@ def with_model_diagnosis(record: Record, subject: ModelImplementation) -> Record
     """
     if record.seconds.get("total", 0.0) > PATIENCE:
         return record
-    if record.outcome is not Outcome.FAILED:
-        return without_decision(record, subject)
-    is_refusal = bool(REFUSAL_CLAUSES.intersection(record.clauses))
-    divergence = None if is_refusal else first_divergence(subject)
-    mutants = likely_model_mutants(subject, refusals=is_refusal)
-    parts = [record.message]
-    if divergence:
-        parts.append(str(divergence))
-    if mutants:
-        parts.append(looks_like_sentence(mutants))
-    record = replace(
-        record,
-        stage=divergence.place if divergence else "",
-        looks_like=tuple(mutant.id for mutant in mutants),
-        message="\n\n".join(parts),
-    )
-    return without_decision(record, subject)
+    divergence = None
+    if record.outcome is Outcome.FAILED:
+        is_refusal = bool(REFUSAL_CLAUSES.intersection(record.clauses))
+        divergence = None if is_refusal else first_divergence(subject)
+        explanation = divergence if UNEXPLAINED.isdisjoint(record.clauses) else None
+        mutants = likely_model_mutants(subject, refusals=is_refusal)
+        parts = [record.message]
+        if explanation:
+            parts.append(str(explanation))
+        if mutants:
+            parts.append(looks_like_sentence(mutants))
+        record = replace(
+            record,
+            stage=_stage_and_configuration(explanation) if explanation else "",
+            looks_like=tuple(mutant.id for mutant in mutants),
+            message="\n\n".join(parts),
+        )
+    reason = why_undecided(record, subject, divergence)
+    if not reason:
+        return record
+    return replace(record, outcome=Outcome.NOT_DECIDED, reason=f"not decided: {reason}", stage="")
 
 
-def without_decision(record: Record, subject: ModelImplementation) -> Record:
-    """Return the record of a broken law as not decided, if another mistake explains it.
+def _stage_and_configuration(divergence: Divergence) -> str:
+    """Return a stage and the configuration of the model in which it diverges."""
+    under = f" (in a model of {divergence.configuration})" if divergence.configuration else ""
+    return f"{divergence.place}{under}"
+
+
+def why_undecided(
+    record: Record, subject: ModelImplementation, divergence: Divergence | None
+) -> str:
+    """Return the mistake that explains why a model broke a law about something else, if any.
 
     A law about one part of a model reads it through all others. So what it finds says nothing if
     equal calls give unequal logits, or if a stage that the law is not about is wrong.
     """
     if DETERMINISM in record.clauses:
-        return record
-    reason = ""
+        return ""
     if not is_deterministic(subject):
-        reason = f"answers differ from call to call ({DETERMINISM}): is dropout on?"
-    elif record.outcome is Outcome.FAILED and not REFUSAL_CLAUSES.intersection(record.clauses):
-        divergence = first_divergence(subject)
-        if divergence is not None and not divergence.decides(record.clauses):
-            reason = f"{divergence.place} is wrong first"
-    if not reason:
-        return record
-    return replace(record, outcome=Outcome.NOT_DECIDED, reason=f"not decided: {reason}", stage="")
+        return f"answers differ from call to call ({DETERMINISM}): is dropout on?"
+    if divergence is not None and not divergence.decides(record.clauses):
+        return f"{divergence.place} is wrong first"
+    if record.law in THROUGH_A_CACHE and not is_cache_right(subject):
+        return f"a cache gives other logits than one call ({CACHE}), which is wrong first"
+    return ""
 
 
 def looks_like_sentence(mutants: Sequence[Mutant]) -> str:

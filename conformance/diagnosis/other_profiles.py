@@ -53,6 +53,12 @@ def holds_under(law: Law, subject: Any, case: Any) -> str:
     return ""
 
 
+def under(subject: Subject, argument: str) -> Subject:
+    """Return a subject with one other answer of its profile, as `holds_under` names it."""
+    profile = dict(_other_profiles(subject.implementation.profile))[argument]
+    return replace(subject, implementation=replace(subject.implementation, profile=profile))
+
+
 def holds_under_sentence(argument: str) -> str:
     """Return the sentence of a failure message."""
     return f"Profile  this case would hold under {argument}: declare it if this is intended"

@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 import typer
@@ -20,14 +20,23 @@ from rich.table import Table
 
 from attnspec.conformance import laws
 from attnspec.conformance.attention.subject import Subject
-from attnspec.conformance.evidence.mutation.kills import first_kill, kind_of, select_mutants
+from attnspec.conformance.evidence.mutation.kills import (
+    first_kill,
+    kind_of,
+    select_mutants,
+    subject_of,
+)
 from attnspec.conformance.laws.law import SubjectKind
+from attnspec.conformance.mutants.bases.dense import Dense, dense
+from attnspec.conformance.probe.following import experiment_on
 from attnspec.conformance.report.file import write_atomically
 from attnspec.conformance.report.markdown_table import markdown
 from attnspec.conformance.report.record import Outcome, Record
 from attnspec.conformance.report.run import Run, begun
+from attnspec.conformance.runner.check import check
 from attnspec.conformance.runner.effort import Effort
 from attnspec.conformance.runner.in_process import run_in_process
+from attnspec.conformance.runner.smaller import with_smaller_case
 from attnspec.conformance.runner.targets import every_name, resolve
 from attnspec.conformance.runner.task import tasks
 
@@ -106,17 +115,46 @@ def first_verdict() -> tuple[float, float]:
     return statistics.median(seconds), max(seconds)
 
 
-def sentence(median: float, longest: float) -> str:
-    """Return a sentence on the time to the first failure on a broken kernel."""
+def smallest_call() -> tuple[float, float]:
+    """Return the median and largest seconds to the smallest call that fails, and its sizes.
+
+    They are spent after the first verdict, on the same mutants and the laws that they name.
+    """
+    seconds = []
+    for mutant in select_mutants(part=SAMPLE):
+        law = laws.load()[mutant.killed_by]
+        if law.judges is not SubjectKind.ATTENTION:
+            continue
+        cases: list[Any] = []
+        subject = subject_of(mutant)
+        record = check(law, subject, Effort.SMOKE, seed=0, on_case=cases.append)
+        if record.outcome is Outcome.FAILED:
+            started = time.perf_counter()
+            with_smaller_case(law, subject, cases[-1], record)
+            seconds.append(time.perf_counter() - started)
+    return statistics.median(seconds), max(seconds)
+
+
+def sentence(median: float, longest: float, what: str = "First verdict on") -> str:
+    """Return a sentence on the time to the first failure on a broken kernel, or another time."""
     return (
-        f"First verdict on a broken kernel, of part {SAMPLE} of the mutants of attention: "
+        f"{what} a broken kernel, of part {SAMPLE} of the mutants of attention: "
         f"median {median:.2f} s, longest {longest:.2f} s"
     )
 
 
-def page(times: Table, verdict: str, run: Run) -> str:
+def experiments_sentence() -> str:
+    """Time the experiments that `attnspec check` makes on a function without a declaration."""
+    function = dense("undeclared", Dense())
+    started = time.perf_counter()
+    experiment_on(function, "cpu")
+    return f"Experiments on a function without a declaration: {time.perf_counter() - started:.1f} s"
+
+
+def page(times: Table, sentences: Sequence[str], run: Run) -> str:
     """Return the figures as Markdown, with a summary of the run."""
-    return f"{run.summary}.\n\n**{verdict}.**\n\n{markdown(times)}\n"
+    lines = "".join(f"**{each}.**\n\n" for each in sentences)
+    return f"{run.summary}.\n\n{lines}{markdown(times)}\n"
 
 
 def main(
@@ -130,13 +168,17 @@ def main(
     run = begun(device="cpu", effort="standard", seed=None, targets=names or [])
     started = time.perf_counter()
     console = Console(width=None if sys.stdout.isatty() else 170)
+    experiments = experiments_sentence()  # first, as in the process that makes them
     times = table(measure(names or every_name()))
     console.print(times)
     verdict = sentence(*first_verdict())
-    console.print(verdict)
+    verdict += "; " + sentence(*smallest_call(), "then, for the smallest call that fails in")
+    sentences = [verdict, experiments]
+    for each in sentences:
+        console.print(each)
     if report is not None:
         run = dataclasses.replace(run, seconds=time.perf_counter() - started)
-        write_atomically(report, page(times, verdict, run))
+        write_atomically(report, page(times, sentences, run))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Evidence: stores the rows with which the design of NUM-18 begins, so that it is found sooner.
 
-Run as `attnspec.conformance.evidence.rows_of_regimes` after a change of the regimes. Nothing but
-the time of a run and the choice of its cases depends on the stored rows.
+Contributors run `python -m attnspec.conformance.evidence.rows_of_regimes` after a change of the
+regimes. Nothing but the time of a run and the choice of its cases depends on the stored rows.
 """
 
 import torch
@@ -21,9 +21,8 @@ EVERYTHING = DesignClaims(
 
 def main() -> None:
     """Write the rows; those stored before are not read."""
-    regimes.STORED.unlink(missing_ok=True)
-    regimes.stored_rows.cache_clear()
-    write_atomically(regimes.STORED, regimes.to_json(regimes.plan_of(EVERYTHING).combined))
+    plan = regimes.Plan(EVERYTHING, earlier=())
+    write_atomically(regimes.STORED, regimes.to_json(plan.combined))
 
 
 if __name__ == "__main__":

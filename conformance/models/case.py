@@ -253,6 +253,7 @@ MANY: tuple[ModelCase, ...] = tuple(
     for case in (
         ModelCase(vocab_size=50257, length=4, batch=2, seed=12),
         ModelCase(vocab_size=7, length=1040, n_positions=1040, seed=13),
+        ModelCase(vocab_size=70_000, length=4, batch=2, seed=2),
         ModelCase(vocab_size=7, length=70, n_positions=80, batch=3, seed=17),
         # the width of the smallest released model
         ModelCase(n_head=12, d_head=64, length=3, initializer_range=0.02, seed=18),
@@ -260,15 +261,24 @@ MANY: tuple[ModelCase, ...] = tuple(
     )
     for dtype in (torch.float64, torch.float32)
 )
-"""Cases whose ids do not fit into 15 bits, of over 1 024 positions, or of the widths of released
-models."""
+"""Cases whose ids do not fit into 15 or 16 bits, of over 1 024 positions, or of the widths of
+released models."""
+
+DEEPEST = ModelCase(n_layer=48, length=3, initializer_range=0.05, embedding_range=4.0, seed=21)
+"""A case with the layers of the largest released model, each as narrow as can be."""
+
+WIDEST = ModelCase(n_head=17, d_head=64, n_inner=8, length=2, initializer_range=0.02, seed=20)
+"""A case of more than 1 024 channels in more than 16 wide heads, as the largest released model.
+
+In float32 its bound is too wide for a pass to be evidence.
+"""
 
 PADDED: tuple[ModelCase, ...] = tuple(
     case.but(padding=side, batch=3, n_positions=8, length=case.length + 1)
     for case in PINNED[2:6]
     for side in (Padding.LEFT, Padding.RIGHT)
 )
-PADDED += tuple(case.but(batch=6) for case in PADDED[:2])
+PADDED += tuple(case.but(batch=9) for case in PADDED[:2])
 PADDED += tuple(case.but(length=75, n_positions=80) for case in PADDED[:2])
 """Cases with padding, smallest first."""
 

@@ -110,15 +110,26 @@ class Allowed:
         return tolerance
 
     @property
-    def own_logits(self) -> torch.Tensor:
-        """The distance allowed between the logits of two ways of calling one model.
+    def one_call(self) -> torch.Tensor:
+        """The distance of the model's logits from the exact ones that its roundings allow.
+
+        Two models, or two ways of calling one, are apart by the sum of their distances.
 
         Raises:
-            NotClaimed: if that of one of them is so wide that a pass would be no evidence.
+            NotClaimed: if it is so wide that a pass would be no evidence.
         """
         if not is_narrow(self.model.logits.radius, self.model.logits.value):
             raise NotClaimed(ILL_CONDITIONED)
-        return 2 * self.model.logits.radius
+        return self.model.logits.radius
+
+    @property
+    def own_logits(self) -> torch.Tensor:
+        """The distance allowed between the logits of two ways of making one call.
+
+        Raises:
+            NotClaimed: if it is so wide that a pass would be no evidence.
+        """
+        return 2 * self.one_call
 
 
 def check_within(

@@ -13,6 +13,7 @@ from jaxtyping import Float, Int
 
 from attnspec.conformance.comparison import tally
 from attnspec.conformance.comparison.violation import NotClaimed, Raised, Violation
+from attnspec.conformance.models.recording import record_call, record_model
 from attnspec.spec import GPT2Config, ModelImplementation
 
 Weights = Mapping[str, torch.Tensor]
@@ -42,7 +43,14 @@ def build_on(subject: ModelImplementation, config: GPT2Config, weights: Weights)
     reason = subject.supports(config)
     if reason is not None:
         raise NotClaimed(reason)
-    return _timed("implementation", subject.build, config, weights)
+    given = dict(weights)  # a build may take the tensors out
+    try:
+        model = _timed("implementation", subject.build, config, weights)
+    except Raised:
+        record_model(None, config, given)
+        raise
+    record_model(model, config, given)
+    return model
 
 
 def logits_of(
@@ -64,7 +72,12 @@ def call(model: Any, input_ids: Int[torch.Tensor, "batch length"], **options: An
     Raises:
         Raised: if the model raises.
     """
-    return _timed("implementation", model, input_ids.clone(), **options)
+    result = None
+    try:
+        result = _timed("implementation", model, input_ids.clone(), **options)
+    finally:
+        record_call(model, input_ids, options, result)
+    return result
 
 
 def _timed(part: str, function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
@@ -114,6 +127,7 @@ def check_raises(
     Raises:
         Violation: if the model returns a result instead.
     """
+    record_call(model, input_ids, options, None)
     try:
         with torch.no_grad():
             model(input_ids, **options)

@@ -14,6 +14,8 @@ class Mutant:
         subject: the implementation under test, with the claims of a correct one.
         killed_by: the name of a law that fails on it by its pinned cases, the one that states what
             it gets wrong; the stored kill matrix has all such laws.
+        breaks: the clauses that the mistake breaks beside those of this law and those about the
+            whole model; of models, whose laws fail on no other clause.
         source: the address of the public report; empty if there is none.
     """
 
@@ -21,13 +23,22 @@ class Mutant:
     title: str
     subject: Any
     killed_by: str
+    breaks: tuple[str, ...] = ()
     source: str = ""
 
 
 _MUTANTS: dict[str, Mutant] = {}
 
 
-def plant(*, id: str, title: str, subject: Any, killed_by: str, source: str = "") -> Mutant:
+def plant(
+    *,
+    id: str,
+    title: str,
+    subject: Any,
+    killed_by: str,
+    breaks: tuple[str, ...] = (),
+    source: str = "",
+) -> Mutant:
     """Add a mutant to the catalogue.
 
     Raises:
@@ -35,7 +46,9 @@ def plant(*, id: str, title: str, subject: Any, killed_by: str, source: str = ""
     """
     if id in _MUTANTS:
         raise ValueError(f"{id}: two mutants of this id")
-    _MUTANTS[id] = Mutant(id=id, title=title, subject=subject, killed_by=killed_by, source=source)
+    _MUTANTS[id] = Mutant(
+        id=id, title=title, subject=subject, killed_by=killed_by, breaks=breaks, source=source
+    )
     return _MUTANTS[id]
 
 

@@ -8,6 +8,7 @@ import torch
 
 from attnspec.conformance.attention.call import Call
 from attnspec.conformance.attention.inputs import draw
+from attnspec.conformance.attention.oracle import expect
 from attnspec.conformance.attention.oracle_gradients import expect_gradients
 from attnspec.conformance.comparison.close import check_close
 from attnspec.conformance.comparison.violation import Violation
@@ -61,7 +62,7 @@ MIDPOINT_OFFSET = 0.04
 
 def storage_types(harness: Harness) -> Finding:
     """Find the storage types that are accepted and give right results."""
-    evidence, wrong, answer = [], [], []
+    evidence, wrong, causal, answer = [], [], [], []
     right: list[str] = []
     facts: dict[str, Any] = {"dtypes": right}
     for dtype in harness.dtypes:
@@ -81,15 +82,36 @@ def storage_types(harness: Harness) -> Finding:
             is_narrow = "right" not in verdict.names
             answer.append(f"{name} (accurate to float32)" if is_narrow else name)
             if is_narrow:
+                facts["float64"] = _accuracy(harness, call)
                 facts["profile"] = {"float64_precision": str(Float64Precision.FLOAT32)}
         elif not verdict.is_refusal:
             wrong.append(name)
+            masked = Reading(name="causal", call=oracle_call.but(is_causal=True))
+            if harness.compare(call, [masked]).names:
+                causal.append(name)
+    deviation = f"wrong in the plainest call: {', '.join(wrong)}" if wrong else ""
+    if wrong and wrong == causal:
+        deviation = (
+            f"a query reads no later key, although is_causal is not set: {', '.join(wrong)}; "
+            "read is_causal, or declare a supports that refuses every case without it"
+        )
     return Finding(
         answer=", ".join(answer) or "none is right",
         evidence=tuple(evidence),
-        deviation=f"accepted, but wrong: {', '.join(wrong)}" if wrong else "",
+        deviation=deviation,
         facts=facts,
     )
+
+
+def _accuracy(harness: Harness, call: Call) -> str:
+    """Return the largest error of a call, and its bound, in words."""
+    out = harness.run(call).out
+    expected = expect(harness.oracle_call(call), LOOSEST)
+    if out is None:
+        return "no output"
+    error = (out - expected.out).abs()
+    worst = int((error / expected.bound).argmax())
+    return f"error {error.flatten()[worst]:.0e}, bound {expected.bound.flatten()[worst]:.0e}"
 
 
 def default_scale(harness: Harness) -> Finding:
@@ -133,6 +155,8 @@ def default_scale(harness: Harness) -> Finding:
 
 def rounding(harness: Harness) -> Finding:
     """Find the narrowest level under which every hard input stays within its bound."""
+    if not harness.scales.names:
+        return inconclusive("the plainest call is wrong, whatever the rounding")
     results = list(_hard(harness))
     if not results:
         return inconclusive("no hard input gives an output in any storage type")

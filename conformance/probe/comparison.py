@@ -56,6 +56,8 @@ class Comparison(Experiment):
         decides: a field of the profile and its answers, if each of these is right; the finding
             then names the one that agrees.
         then: extends the right answer by further calls like the first right one.
+        condition: an expression on a `case` that is true for all calls of the forms. Where it is
+            given, the declaration refuses these calls if a form deviates.
     """
 
     forms: tuple[Form, ...]
@@ -65,6 +67,7 @@ class Comparison(Experiment):
     is_drawn: bool = False
     decides: tuple[str, type[StrEnum]] | None = None
     then: Callable[[Harness, Finding, Call], Finding] | None = None
+    condition: str = ""
 
     def answer(self, harness: Harness) -> Finding:
         """Compare the calls in their order, up to the first that is wrong."""
@@ -119,10 +122,12 @@ class Comparison(Experiment):
         """Return the finding for a wrong result or another convention."""
         answer = " or ".join(verdict.names)
         details = verdict.problem or answer
+        deviation = f"{name}: {details}" if details else self.wrong.format(name=name)
         return Finding(
             answer=answer or "wrong",
             evidence=tuple(evidence),
-            deviation=f"{name}: {details}" if details else self.wrong.format(name=name),
+            deviation=deviation,
+            facts={"supports": [[self.condition, deviation]]} if self.condition else {},
         )
 
 

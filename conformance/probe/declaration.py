@@ -8,6 +8,9 @@ from attnspec.conformance.probe.experiment import Finding
 from attnspec.conformance.report.escape import escape_controls
 from attnspec.spec import Feature, Profile, RoundingLevel
 
+NOTHING = "# no storage type gives right results: there is nothing to declare"
+"""What is written instead of a declaration of a function that is always wrong."""
+
 _EXCEPTIONS = (
     "causal_single_query",
     "empty_row_bool_mask",
@@ -68,7 +71,7 @@ def declaration(name: str, import_code: str, findings: Iterable[Finding], device
     findings = list(findings)
     dtypes = [dtype for finding in findings for dtype in finding.facts.get("dtypes", [])]
     if not dtypes:
-        return "# no storage type gives right results: there is nothing to declare"
+        return NOTHING
     features = {feature for finding in findings for feature in finding.facts.get("features", [])}
     types = ", ".join(f"torch.{dtype}" for dtype in dtypes) + "," * (len(dtypes) == 1)
     supports = [

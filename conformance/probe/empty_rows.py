@@ -33,15 +33,15 @@ def empty_rows(harness: Harness) -> Finding:
             with_profile(str(empty_row), oracle_call, empty_row=empty_row, **lower)
             for empty_row in EmptyRow
         ]
-        matches = [
-            reading.name
-            for reading in conventions
-            if distance(result.out, reading, with_empty=True)[0]
-        ]
+        compared = {
+            reading.name: distance(result.out, reading, with_empty=True) for reading in conventions
+        }
+        matches = [name for name, (is_near, _) in compared.items() if is_near]
         first = result.out[0, 0, 0]
-        details = matches[0] if matches else "neither zeros, nor the mean, nor NaN"
         shown = ", ".join(f"{float(number):.4g}" for number in first[:3])
-        evidence.append(f"{describe(call)}, nothing for query 0: {details} ({shown}, …)")
+        differences = "; ".join(f"not {name}: {details}" for name, (_, details) in compared.items())
+        given = matches[0] if matches else differences
+        evidence.append(f"{describe(call)}, query 0 may read no key: {given} ({shown}, …)")
         names[_way(call)] = matches[0] if matches else "other"
     if not names:
         return inconclusive(*evidence)

@@ -6,13 +6,19 @@ answers that it gives itself. Where it contradicts itself, the default answer re
 """
 
 from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
+from attnspec.conformance.diagnosis.stages.search import is_deterministic
 from attnspec.conformance.isolation.process import SendNote
 from attnspec.conformance.laws.law import SubjectKind
 from attnspec.conformance.probe.probe import experiments, harness_of, run_experiment
 from attnspec.conformance.runner.claims import spelled
+from attnspec.conformance.runner.declare import BrokenCall, check_first_call
+from attnspec.conformance.runner.declare_model import MODEL_DTYPES, why_not
+from attnspec.conformance.runner.first_call import announce, announcing, differing_answers
+from attnspec.conformance.runner.first_call import experiment as step_of_experiment
 from attnspec.conformance.runner.plan import reply_of_target, subjects_of
 from attnspec.conformance.runner.targets import LoadedSubject
 from attnspec.conformance.runner.task import PlannedSubject
@@ -22,24 +28,64 @@ LEFT_OUT = frozenset({"batch invariant", "dropout", "backward", "refusals", "inv
 """The experiments that find neither an answer of a profile nor what an argument means."""
 
 
+TYPES, ROUNDING = "storage types", "rounding"
+"""The questions about storage types, by the plainest call, and about rounding, if it is right."""
+
+
 def look_up(request: dict[str, Any], send_note: SendNote) -> str:
     """Reply with the subjects of a target, functions with the profile that they follow."""
     planned = PlannedSubject.from_data(request["subject"])
 
     def find() -> dict[str, Any]:
-        found = (with_profile(each, loaded) for each, loaded in subjects_of(planned))
+        subjects = list(subjects_of(planned))
+        failure = _first_failure(subjects)
+        if failure:
+            return {"subjects": [each.to_data() for each, _ in subjects], "failure": failure}
+        has_dtypes = planned.claims.dtypes is not None
+        found = (with_profile(each, loaded, has_dtypes=has_dtypes) for each, loaded in subjects)
         return {"subjects": [each.to_data() for each in found]}
 
-    return reply_of_target(planned.target, find)
+    with announcing(send_note):
+        return reply_of_target(planned.target, find)
 
 
-def with_profile(planned: PlannedSubject, loaded: LoadedSubject) -> PlannedSubject:
+def _first_failure(subjects: Iterable[tuple[PlannedSubject, LoadedSubject]]) -> str:
+    """Return the verdict on a target on which no law says anything, or an empty string.
+
+    This is an attention function whose first call fails, or a GPT-2 that is not deterministic.
+    """
+    for planned, loaded in subjects:
+        if loaded.kind is SubjectKind.MODEL and planned.is_external:
+            if is_deterministic(loaded.subject):
+                continue
+            return differing_answers(loaded.name)
+        if loaded.is_function and planned.is_external:
+            implementation = loaded.subject.implementation
+            try:
+                check_first_call(
+                    loaded.name,
+                    implementation.attention,
+                    implementation.dtypes,
+                    loaded.subject.device,
+                )
+            except BrokenCall as error:
+                return str(error)
+    return ""
+
+
+def with_profile(
+    planned: PlannedSubject, loaded: LoadedSubject, *, has_dtypes: bool = True
+) -> PlannedSubject:
     """Return a planned subject with a remark on its profile, and the profile that it follows.
 
     Args:
         planned: a subject of any kind; one that has declared a profile keeps it.
         loaded: the same subject, imported.
+        has_dtypes: whether the user claims storage types. If not, float64 is not claimed for a
+            function that computes it with the accuracy of float32.
     """
+    if planned.is_external and loaded.kind is SubjectKind.MODEL and loaded.is_function:
+        return planned if has_dtypes else _with_refused_dtypes(planned, loaded)
     if not planned.is_external or loaded.kind is not SubjectKind.ATTENTION:
         return planned
     name, typed = planned.name, planned.claims.profile
@@ -49,11 +95,21 @@ def with_profile(planned: PlannedSubject, loaded: LoadedSubject) -> PlannedSubje
         )
     if not loaded.is_function:
         return replace(planned, remark=f"{name} is judged under the profile that it declares")
-    other, deviations = experiment_on(loaded.subject.implementation, loaded.subject.device)
-    answers = spelled(other)
+    implementation = loaded.subject.implementation
+    other, deviations, accuracy = experiment_on(implementation, loaded.subject.device)
     deviating = "".join(f"\nexperiments show: {each}" for each in deviations)
+    narrower = [name for name in (planned.claims.dtypes or "").split(",") if name != "float64"]
+    if accuracy and not has_dtypes and narrower:
+        other.pop("float64_precision")
+        planned = replace(planned, claims=replace(planned.claims, dtypes=",".join(narrower)))
+        deviating += (
+            f"\nfloat64 is accepted with float32 accuracy ({accuracy}): not claimed; "
+            "compute in float64, or claim it by --dtypes and --profile float64_precision=float32"
+        )
+    answers = spelled(other)
     if not answers:
-        remark = f"{name} is judged under the default profile, which it follows in experiments"
+        follows = "" if deviations else ", which it follows in experiments"
+        remark = f"{name} is judged under the default profile{follows}"
         return replace(planned, remark=remark + deviating)
     pinning = " ".join(f"--profile {answer}" for answer in answers)
     remark = (
@@ -64,7 +120,20 @@ def with_profile(planned: PlannedSubject, loaded: LoadedSubject) -> PlannedSubje
     return replace(planned, remark=remark + deviating, claims=claims)
 
 
-def experiment_on(implementation: Implementation, device: str) -> tuple[dict[str, Any], list[str]]:
+def _with_refused_dtypes(planned: PlannedSubject, loaded: LoadedSubject) -> PlannedSubject:
+    """Return a planned GPT-2 with a remark on the dtypes in which its first call fails."""
+    refused = [each for each in MODEL_DTYPES if each not in loaded.subject.dtypes]
+    build = loaded.subject.build
+    remarks = [
+        f"{str(dtype).removeprefix('torch.')} is not claimed: {why_not(build, dtype)}"
+        for dtype in refused
+    ]
+    return replace(planned, remark="\n".join(remarks))
+
+
+def experiment_on(
+    implementation: Implementation, device: str
+) -> tuple[dict[str, Any], list[str], str]:
     """Find the profile that an implementation follows, and how it deviates from the contract.
 
     Args:
@@ -72,21 +141,30 @@ def experiment_on(implementation: Implementation, device: str) -> tuple[dict[str
         device: the device of all tensors.
 
     Returns:
-        The answers that are not the default ones, and the deviations, a sentence each.
+        The answers that are not the default ones; the deviations, a sentence each; and the error
+        of float64 if it has the accuracy of float32, or an empty string.
     """
     harness = harness_of(implementation.attention, implementation.dtypes, device)
     found: dict[str, set[Any]] = defaultdict(set)
-    deviations = []
+    deviations, accuracy, is_wrong = [], "", False
     for experiment in experiments(implementation.features):
         if experiment.question in LEFT_OUT:
             continue
+        if experiment.question == ROUNDING and is_wrong:
+            continue  # of wrong results, the rounding says nothing
+        announce(step_of_experiment(f"“{experiment.question}”"))
         finding = run_experiment(experiment, harness)
+        announce(None)
         for key, answer in finding.facts.get("profile", {}).items():
             found[key].add(answer)
+        accuracy = finding.facts.get("float64", accuracy)
+        is_wrong |= experiment.question == TYPES and bool(finding.deviation)
         deviations += [finding.deviation] if finding.deviation else []
+        if "dtypes" in finding.facts and not finding.facts["dtypes"]:
+            break  # no further experiment says anything if the plainest call is wrong
     default = Profile()
     usual = {key: getattr(default, key) for key in (*Profile.QUESTIONS, "deterministic")}
     usual["rounding"] = default.rounding.level
     answers = {key: next(iter(given)) for key, given in found.items() if len(given) == 1}
     other = {key: answer for key, answer in answers.items() if answer != usual[key]}
-    return other, deviations
+    return other, deviations, accuracy

@@ -23,6 +23,7 @@ from attnspec.conformance.comparison.close import check_close
 from attnspec.conformance.comparison.violation import Violation
 from attnspec.conformance.isolation.state import restored_state
 from attnspec.conformance.runner.claims import DTYPES
+from attnspec.conformance.runner.first_call import announce_call
 from attnspec.spec import Case, Profile, Rounding, RoundingLevel
 
 LOOSEST = Profile(rounding=Rounding(level=RoundingLevel.EAGER))
@@ -135,6 +136,7 @@ class Harness:
         """
         copied = copy.deepcopy(call)
         try:
+            announce_call(lambda: describe(call))
             with restored_state():
                 warnings.simplefilter("ignore")
                 result = self.attention(

@@ -201,7 +201,7 @@ def _with_alignment(harness: Harness, finding: Finding) -> Finding:
     finding = replace(finding, evidence=tuple(evidence))
     known = set(names.values()) - {"refused"}
     if not known:
-        return replace(finding, answer="yes, alignment unknown: it refuses lengths that differ")
+        return replace(finding, answer="yes, alignment unknown: unequal lengths are refused")
     if len(known) > 1 or "" in known:
         details = "; ".join(
             f"queries {order} keys: {name or 'neither'}" for order, name in names.items()
@@ -318,6 +318,7 @@ BOOL_MASK = Comparison(
     readings=_bool_mask_readings,
     right="true may be read",
     wrong=ACCEPTED_AND_WRONG,
+    condition="case.mask is not None and case.mask.kind is MaskKind.BOOL",
 )
 
 FLOAT_MASK = Comparison(
@@ -332,6 +333,7 @@ FLOAT_MASK = Comparison(
     readings=_float_mask_readings,
     right="added to the scores",
     wrong=ACCEPTED_AND_WRONG,
+    condition="case.mask is not None and case.mask.kind is MaskKind.FLOAT",
 )
 
 GROUPED_HEADS = Comparison(

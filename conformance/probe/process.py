@@ -11,6 +11,7 @@ from attnspec.conformance.probe.probe import experiments, harness_of, run_experi
 from attnspec.conformance.probe.target import target_of
 from attnspec.conformance.runner.claims import Claims
 from attnspec.conformance.runner.declare import TargetError
+from attnspec.conformance.runner.first_call import announcing, call_announced_last
 from attnspec.conformance.runner.plan import reply_of_target, request_of_target
 
 
@@ -46,7 +47,8 @@ def probe_in_subprocess(
             except ProcessLost as lost:
                 process = None
                 ended = f"during this experiment {lost}"
-                yield _lost(question, f"no answer within {timeout:g} s" if lost.hung else ended)
+                reason = f"no answer within {timeout:g} s" if lost.hung else ended
+                yield _lost(question, f"{reason}{call_announced_last(lost.notes)}")
     finally:
         if process is not None:
             process.end()
@@ -80,7 +82,8 @@ def _run_question(request: dict[str, Any], send_note: SendNote) -> str:
     (experiment,) = (known for known in experiments() if known.question == question)
     try:
         harness = _harness(request["target"], request["dtypes"], request["device"])
-        return run_experiment(experiment, harness).to_json()
+        with announcing(send_note):
+            return run_experiment(experiment, harness).to_json()
     except Exception as error:
         return _lost(question, f"{type(error).__name__}: {error}").to_json()
 

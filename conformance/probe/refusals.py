@@ -1,7 +1,7 @@
 """The experiment on refusals: calls that a function refuses although it has the features.
 
-Refused calls become the `supports` of the declaration; accepted calls with a wrong result become a
-deviation.
+Refused calls become the `supports` of the declaration; so do accepted calls with a wrong result,
+which are a deviation as well.
 """
 
 from collections.abc import Iterator
@@ -76,12 +76,14 @@ def refusals(harness: Harness) -> Finding:
             is_judged = special.is_judged and not result.is_refusal
             mismatch = _mismatch(harness, result) if is_judged else ""
         if refusal:
-            supports.append([special.condition, f"it refuses {special.description}"])
+            supports.append([special.condition, f"refused: {special.description}"])
             evidence.append(f"{special.description}: {refusal}")
         if mismatch:
             wrong.append(special.description)
+            supports.append([special.condition, f"a wrong result: {special.description}"])
             evidence.append(f"{special.description}: {mismatch}")
-    answer = f"{len(supports)} of {tried + 2} kinds of calls" if supports else "none"
+    refused = len(supports) - len(wrong)
+    answer = f"{refused} of {tried + 2} kinds of calls" if refused else "none"
     return Finding(
         answer=answer,
         evidence=tuple(evidence) or (f"{tried} kinds of calls are all accepted",),
@@ -134,10 +136,10 @@ def _multiples(harness: Harness) -> Iterator[tuple[str, str]]:
         if unit:
             names = ("d_head",) if size == "d_head" else ("queries", "keys")
             condition = " or ".join(test.format(name, unit) for name in names)
-            yield condition, f"it refuses {noun} that are no multiple of {unit}"
+            yield condition, f"refused: {noun} that are not a multiple of {unit}"
         elif size == "d_head":
             accepted = tuple(power for power in POWERS if accepts(power))
-            reason = f"of powers of two it accepts {accepted} channels"
+            reason = f"accepted numbers of channels, of powers of two: {accepted}"
             yield f"case.d_head not in {accepted}", reason
 
 
@@ -159,11 +161,11 @@ def _specials(harness: Harness) -> Iterator[Special]:
     yield special("d_value ≠ d_head", "case.d_value != case.d_head", d_value=2 * plain.d_head)
     yield special("fewer queries than keys", "case.queries < case.keys", queries=few, keys=many)
     yield special("more queries than keys", "case.queries > case.keys", queries=many, keys=few)
-    yield special("no batch element", "case.batch == 0", batch=0)
-    yield special("no queries", "case.queries == 0", queries=0)
-    yield special("no keys", "case.keys == 0", keys=0)
-    yield special("no channels", "case.d_head == 0", d_head=0)
-    yield special("no channels of values", "case.d_value == 0", d_value=0)
+    yield special("a batch of zero elements", "case.batch == 0", batch=0)
+    yield special("zero queries", "case.queries == 0", queries=0)
+    yield special("zero keys", "case.keys == 0", keys=0)
+    yield special("zero channels", "case.d_head == 0", d_head=0)
+    yield special("values of zero channels", "case.d_value == 0", d_value=0)
     yield from _layouts(plain)
     if not harness.missing_parameter("scale"):
         scaled = plain.but(scale=0.5)
@@ -253,15 +255,31 @@ def _masks(harness: Harness, plain: Case) -> Iterator[Special]:
             )
             break
     if not harness.missing_parameter("is_causal"):
-        yield Special(
-            description="a mask beside is_causal",
-            condition=f"{has_mask} and case.is_causal",
-            case=masked.but(is_causal=True),
-            plainer=masked,
-        )
+        yield from _masks_beside_causal(harness, plain)
     yield Special(
         description="gradients with a mask",
         condition=f"case.backward and {has_mask}",
         case=masked.but(backward=True),
         plainer=masked,
     )
+
+
+def _masks_beside_causal(harness: Harness, plain: Case) -> Iterator[Special]:
+    """Yield masks of each kind beside the flag; kernels take other paths for other lengths."""
+    few, many = 3 * harness.unit, 6 * harness.unit
+    for kind in MaskKind:
+        masked = plain.but(mask=Mask(kind=kind, shape=MaskShape.FULL))
+        is_kind = f"case.mask is not None and case.mask.kind is MaskKind.{kind.name}"
+        for queries, condition, words in (
+            (many, "case.queries == case.keys", "equal numbers of queries and keys"),
+            (few, "case.queries < case.keys", "fewer queries than keys"),
+            (harness.unit, "case.queries == 1", "one query"),
+        ):
+            if queries == 1 or condition != "case.queries == 1":
+                sized = masked.but(queries=queries, keys=many)
+                yield Special(
+                    description=f"a {kind} mask beside is_causal, {words}",
+                    condition=f"{is_kind} and case.is_causal and {condition}",
+                    case=sized.but(is_causal=True),
+                    plainer=sized,
+                )

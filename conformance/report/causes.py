@@ -2,7 +2,8 @@
 
 One mistake breaks many laws. A broken law may name what explains it: an answer of the profile under
 which its failing case holds, planted bugs whose results agree, the first stage of a model that
-diverges, or the exception that was raised. Laws with a common explanation have one cause.
+diverges, a size on which it depends, or the exception that was raised. Laws with a common
+explanation have one cause.
 """
 
 import re
@@ -16,6 +17,10 @@ from attnspec.conformance.report.view import broken, subjects_of
 
 SMALL = 64
 """Size up to which calls are equally simple, so that the order of the laws decides."""
+
+
+SMALLEST_TILE = 8
+"""Size below which a failure that depends on the size is not one of tiles."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,15 +72,28 @@ def _explanations(records: Sequence[Record]) -> list[str]:
         elif record.undeclared:
             explanations.append(f"it accepts a feature that it does not claim: {record.undeclared}")
         elif profile and profiles.count(profile) >= LEAST_SHARE * len(records):
+            others = len(records) - profiles.count(profile)
             explanations.append(
-                f"the laws would hold under {profile}: declare it with --profile {profile} "
+                f"they would hold under {profile}, but {others} of the other broken laws would not"
+                if others
+                else f"the laws would hold under {profile}: declare it with --profile {profile} "
                 "if this is intended"
             )
         elif record.stage:
             explanations.append(f"the first stage that diverges is {record.stage}")
         else:
-            explanations.append(bug)
+            explanations.append(bug or _size_that_matters(record))
     return explanations
+
+
+def _size_that_matters(record: Record) -> str:
+    """Return a sentence about the first size, of a tile or more, that decides whether it fails."""
+    for line in record.sizes:
+        axis, _, outcomes = line.partition(": ")
+        size = re.search(r"\b[0-9]+", outcomes)  # a dtype is no size
+        if size is not None and int(size[0]) >= SMALLEST_TILE:
+            return f"whether it is wrong depends on {axis}"
+    return ""
 
 
 def _common_bugs(records: Sequence[Record]) -> list[str]:

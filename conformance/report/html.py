@@ -3,6 +3,7 @@
 import base64
 import hashlib
 from collections.abc import Sequence
+from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
 
@@ -11,9 +12,11 @@ from markupsafe import Markup
 
 from attnspec import __version__
 from attnspec.conformance.report import view
+from attnspec.conformance.report.causes import causes_of
 from attnspec.conformance.report.comparison import Comparison
 from attnspec.conformance.report.escape import escape_controls
 from attnspec.conformance.report.file import Report
+from attnspec.conformance.report.record import Outcome
 from attnspec.conformance.report.text import clause_html, known_clause
 from attnspec.spec import SPEC_VERSION
 
@@ -33,9 +36,39 @@ def report_page(report: Report) -> str:
         notes=view.notes(report.records),
         families=list(dict.fromkeys(row.family for row in rows)),
         failures=failures,
+        groups=_groups(report, failures),
         rows=rows,
         laws=[(record, view.Badge(outcome=record.outcome)) for record in report.records],
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Group:
+    """Entries of a page with a common explanation, or without one.
+
+    Attributes:
+        title: the explanation, and the implementation.
+        entries: the entries; the first has the smallest call.
+    """
+
+    title: str
+    entries: tuple[view.FailureEntry, ...]
+
+
+def _groups(report: Report, entries: Sequence[view.FailureEntry]) -> list[Group]:
+    """Group entries by cause: failures first, then errors, then what breaks no law."""
+    by_record = {id(entry.record): entry for entry in entries}
+    causes = causes_of(report.records)
+    causes.sort(key=lambda cause: cause.records[0].outcome is Outcome.ERRORED)
+    groups = [
+        Group(
+            title=f"{cause.subject}: {cause.explanation or 'no explanation was found'}",
+            entries=tuple(by_record.pop(id(record)) for record in cause.records),
+        )
+        for cause in causes
+    ]
+    rest = tuple(entry for entry in entries if id(entry.record) in by_record)
+    return [*groups, Group(title="Warnings and known deviations", entries=rest)] if rest else groups
 
 
 def comparison_page(comparison: Comparison, names: Sequence[str]) -> str:

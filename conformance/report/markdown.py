@@ -155,10 +155,12 @@ def _failure(entry: view.FailureEntry) -> str:
         if known is not None:
             parts.append(f"> **{known.id} {plain(known.title)}.** {plain(known.sentence)}")
     if record.mismatch is not None:
-        names = ("what", "where", "expected", "got", "bound", "wrong")
+        names = ("what", "where", "expected", "got", "difference", "bound", "wrong")
         parts.append(_table(names, [[record.mismatch.get(name, "?") for name in names]]))
     if record.case:
         parts.append(f"Case: {plain(record.case)}")
+    if record.sizes:
+        parts.append("\n".join(f"- {plain(each)}" for each in record.sizes))
     if record.holds_under:
         parts.append(f"Would hold under: {plain(record.holds_under)}")
     if entry.looks_like:

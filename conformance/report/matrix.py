@@ -9,7 +9,7 @@ from rich.text import Text
 
 from attnspec.conformance.comparison.tally import REFUSED_COMBINATION
 from attnspec.conformance.report.escape import escape_controls
-from attnspec.conformance.report.record import CONFORMING, Outcome, Record
+from attnspec.conformance.report.record import CONFORMING, HIDDEN, Outcome, Record
 from attnspec.spec import RoundingLevel, all_clauses
 
 SYMBOLS = {
@@ -159,10 +159,14 @@ def _pairs_of_regimes(records: Sequence[Record]) -> list[str]:
     lines = []
     for record in records:
         if record.coverage is not None:
-            untried = sum(map(len, record.coverage["not tried"].values()))
+            reasons = record.coverage["not tried"]
+            hidden = len(reasons.get(HIDDEN, ()))
+            untried = sum(map(len, reasons.values())) - hidden
             line = f"regimes: {record.subject}: {record.coverage['called']} of "
             line += f"{record.coverage['claimed']} claimed pairs were called"
-            lines.append(line + (f", {untried} are too large to try" if untried else ""))
+            line += f", {untried} are too large to try" if untried else ""
+            line += f", {hidden} have results that no bound can judge" if hidden else ""
+            lines.append(line)
     return lines
 
 

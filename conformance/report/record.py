@@ -45,6 +45,12 @@ CONFORMING = frozenset(
 BROKEN = frozenset(Outcome) - CONFORMING - {Outcome.NOT_DECIDED}
 """The outcomes of a broken law, each with a mistake of its own to look for."""
 
+UNTRIED = (Outcome.NOT_DECIDED, Outcome.NOT_CLAIMED, Outcome.NOT_AVAILABLE)
+"""The outcomes that say nothing about the law."""
+
+HIDDEN = "called, but the error bound is as large as the result"
+"""The reason in `coverage` of pairs of regimes whose calls would show no mistake."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Record:
@@ -58,6 +64,8 @@ class Record:
         reason: the failure in one sentence, or why the law was not tried.
         message: the full failure message, for people; empty if nothing failed.
         case: the failing case in words.
+        sizes: for each size that decides whether the law fails, a line such as "keys: fails at 64
+            and 128, passes at 63, 65, 127 and 129".
         snippet: code that reproduces the failure.
         examples: number of cases that ran to the end.
         refused: the distinct reasons why cases were not tried.
@@ -81,7 +89,9 @@ class Record:
             empty otherwise.
         holds_under: the one other answer of a profile, such as `rounding=eager`, under which the
             failing case would hold; empty if there is none.
-        mismatch: the worst element in words: `what`, `where`, `expected`, `got`, `bound`, `wrong`.
+        passes_in: the other storage types, such as `float32`, in which the failing case passes.
+        mismatch: the worst element in words: `what`, `where`, `expected`, `got`, `difference`,
+            `bound`, `wrong`.
         coverage: of the law about regimes, i.e. classes of calls: how many pairs of them are
             `claimed` and `called`, the claimed ones that are `missing`, and those `not tried`, by
             the reason; `None` for other laws.
@@ -96,6 +106,7 @@ class Record:
     reason: str = ""
     message: str = ""
     case: str = ""
+    sizes: tuple[str, ...] = ()
     snippet: str = ""
     examples: int = 0
     refused: tuple[str, ...] = ()
@@ -111,6 +122,7 @@ class Record:
     stage: str = ""
     undeclared: str = ""
     holds_under: str = ""
+    passes_in: tuple[str, ...] = ()
     mismatch: dict[str, str] | None = None
     coverage: dict[str, Any] | None = None
     picture: dict[str, Any] | None = None
@@ -154,7 +166,7 @@ class Record:
             raise ValueError(f"not a record: {line[:80]}") from error
 
 
-_TUPLES = ("clauses", "refused", "missing", "dtypes", "looks_like")
+_TUPLES = ("clauses", "sizes", "refused", "missing", "dtypes", "looks_like", "passes_in")
 _WORDS = ("subject", "law", "reason", "message", "case", "snippet", "device", "link", "stage")
 _KINDS: dict[tuple[str, ...], Any] = {
     (*_WORDS, "undeclared", "holds_under"): str,
@@ -176,5 +188,7 @@ def lines_of_mismatch(words: Mapping[str, str]) -> list[str]:
         f"  where     {words.get('what')}, {words.get('where')} ({words.get('wrong')})",
         f"  expected  {words.get('expected')}",
         f"  got       {words.get('got')}",
-        f"  allowed   {words.get('bound')} away",
+        f"  off by    {words['difference']}; allowed {words.get('bound')}"
+        if words.get("difference")
+        else f"  allowed   {words.get('bound')} away",
     ]

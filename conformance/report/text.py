@@ -67,8 +67,14 @@ def _inline(text: str) -> Markup:
 
 
 @functools.cache
-def clause_html(clause: Clause) -> Markup:
-    """Return the sentence of a clause, its formulas and its allowed results as HTML."""
+def clause_html(clause: Clause, place: str = "") -> Markup:
+    """Return the sentence of a clause, its formulas and its allowed results as HTML.
+
+    Args:
+        clause: the clause.
+        place: where on the page it is quoted; the labels of formulas contain it, to be unique.
+    """
+    label = f"of {clause.id}" + (f" in {place}" if place else "")
     text = _FENCE.sub("", clause.text)
     before, _, after = text.partition("**Allowed results.**")
     formulas = [match["tex"] for match in _FORMULA.finditer(before)]
@@ -76,8 +82,10 @@ def clause_html(clause: Clause) -> Markup:
     (sentence,) = (paragraph for paragraph in paragraphs if f"**{clause.level}**" in paragraph)
     parts = [Markup("<p>{}</p>").format(_inline(" ".join(sentence.split())))]
     parts += [
-        Markup('<div class="formula">{}</div>').format(mathml(tex, is_block=True))
-        for tex in formulas
+        Markup('<div class="formula" tabindex="0" role="region" aria-label="{}">{}</div>').format(
+            f"Formula {number} {label}", mathml(tex, is_block=True)
+        )
+        for number, tex in enumerate(formulas, start=1)
     ]
     allowed = " ".join(re.split(r"\n\s*\n", after, maxsplit=1)[0].split())
     if allowed:

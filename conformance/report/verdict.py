@@ -1,5 +1,6 @@
 """The verdict of a run in the terminal: conforming or not, then each cause once."""
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 
@@ -7,20 +8,27 @@ from rich.console import Console
 
 from attnspec.conformance.report.causes import Cause, causes_of
 from attnspec.conformance.report.escape import escape_controls
-from attnspec.conformance.report.record import Outcome, Record, lines_of_mismatch
+from attnspec.conformance.report.record import UNTRIED, Outcome, Record, lines_of_mismatch
 from attnspec.conformance.report.text import known_clause
 from attnspec.conformance.report.view import broken, headline, subjects_of
 
-LINES_OF_CODE = 12
-"""Lines of a snippet that are printed with a cause; a longer one needs `--verbose`."""
+DTYPES = ("float64", "float32", "float16", "bfloat16")
+"""The names of storage types, widest first."""
+
+MOST = 0.8
+"""Share of the failing cases that must pass in other storage types to be worth a sentence."""
+
+MOST_LINES = 25
+"""Lines that are printed of a cause; a snippet that would exceed them needs `--verbose`."""
+
+MOST_SIZES = 3
+"""Lines about sizes that are printed of a cause."""
 
 WIDEST = 500
 """Characters of the longest line of such a snippet."""
 
 LAWS_NAMED = 12
 """Further laws of a cause that are named."""
-
-UNTRIED = (Outcome.NOT_DECIDED, Outcome.NOT_CLAIMED, Outcome.NOT_AVAILABLE)
 
 
 def print_verdict(records: Sequence[Record], console: Console, *, is_verbose: bool) -> None:
@@ -38,12 +46,14 @@ def print_verdict(records: Sequence[Record], console: Console, *, is_verbose: bo
         )
 
     causes = causes_of(records)
+    explained = sum(bool(cause.explanation) for cause in causes)
     for subject in subjects_of(records):
         own = [record for record in records if record.subject == subject]
         line(verdict_of(own, [cause for cause in causes if cause.subject == subject]))
     for number, cause in enumerate(causes, start=1):
         line("")
-        title = f"Cause {number} of {len(causes)}" if len(causes) > 1 else "Cause"
+        title = f"Cause {number} of {explained}" if explained > 1 else "Cause"
+        title = title if cause.explanation else "No explanation was found"
         for text in lines_of(cause, title):
             line(text, "bold" if text.startswith(title) else "")
         if is_verbose:
@@ -80,15 +90,36 @@ def verdict_of(records: Sequence[Record], causes: Sequence[Cause]) -> str:
         return f"{subject}: conforming in all of {len(tried)} laws{but}{rest}"
     named = [cause for cause in causes if cause.explanation]
     found = f", {_count(len(named), 'cause')} found" if named else ""
-    return f"{subject}: NOT conforming: {len(failures)} of {len(tried)} laws broken{found}{rest}"
+    types = _dtypes_of(failures)
+    return (
+        f"{subject}: NOT conforming: {len(failures)} of {len(tried)} laws broken"
+        f"{found}{types}{rest}"
+    )
+
+
+def _dtypes_of(failures: Sequence[Record]) -> str:
+    """Return the storage types in which failing cases fail, and others in which they pass.
+
+    Empty unless at least `MOST` of the failing cases pass in another type in which none fails.
+    """
+    matches = [re.search(r"\bdtype=(\w+)", record.case) for record in failures]
+    failing = {match[1] for match in matches if match}
+    counts = Counter(name for record in failures for name in record.passes_in)
+    passing = {name: counts[name] for name in DTYPES if name not in failing and counts[name]}
+    count = min(passing.values(), default=0)
+    if count < MOST * len(failures) or not passing:
+        return ""
+    names = [name for name in DTYPES if name in failing]
+    which = "the same cases" if count == len(failures) else f"{count} of these cases"
+    return f", in {' and '.join(names)} only: {which} pass in {' and '.join(passing)}"
 
 
 def lines_of(cause: Cause, title: str) -> list[str]:
     """Return the lines that describe a cause: its explanation, its smallest call, other laws."""
     record, *others = cause.records
     where = f", in {len(cause.records)} laws" if others else ""
-    explanation = cause.explanation or "no explanation was found"
-    lines = [f"{title}{where}: {cause.subject}: {explanation}"]
+    explanation = f": {cause.explanation}" if cause.explanation else ""
+    lines = [f"{title}{where}: {cause.subject}{explanation}"]
     identifier = record.clauses[0] if record.clauses else ""
     known = known_clause(identifier)
     lines.append(f"{identifier} {known.title if known else ''} ({record.law})")
@@ -96,9 +127,11 @@ def lines_of(cause: Cause, title: str) -> list[str]:
         lines.append(f"  {known.sentence}")
     if record.case:
         lines.append(f"Case      {record.case}")
+    lines += [f"Sizes     {each}" for each in record.sizes[:MOST_SIZES]]
     lines += _found(record)
-    code = record.snippet.splitlines()
-    if code and len(code) <= LINES_OF_CODE and max(map(len, code)) <= WIDEST:
+    code = [each for each in record.snippet.splitlines() if each]
+    room = MOST_LINES - len(lines) - 1 - bool(others)
+    if code and len(code) <= room and max(map(len, code)) <= WIDEST:
         lines += ["Reproduce:", *(f"    {each}" for each in code)]
     if others:
         named = [f"{each.clauses[0]} {each.law}" for each in others[:LAWS_NAMED]]

@@ -37,14 +37,14 @@ GLYPHS = {
 """A shape for each outcome, for readers who cannot tell the colours apart."""
 
 _WITH_ENTRY = (
-    Outcome.ERRORED,
     Outcome.FAILED,
+    Outcome.ERRORED,
     Outcome.FLAKY,
     Outcome.UNEXPECTED_PASS,
     Outcome.QUALITY_WARNING,
     Outcome.EXPECTED_FAILURE,
 )
-"""The outcomes that get an entry of their own on a page, the gravest first."""
+"""The outcomes that get an entry of their own on a page, in their order."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -187,7 +187,7 @@ def notes(records: Sequence[Record]) -> list[str]:
 
 
 def failure_entries(records: Sequence[Record]) -> list[FailureEntry]:
-    """Return an entry for each failure, warning and known deviation, the gravest first."""
+    """Return an entry for each failure, then each error, warning and known deviation."""
     listed = [record for record in records if record.outcome in _WITH_ENTRY]
     order = order_of_clauses()
 

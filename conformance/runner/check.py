@@ -20,7 +20,8 @@ from attnspec.conformance.comparison.violation import (
 from attnspec.conformance.diagnosis.failure.describe import describe
 from attnspec.conformance.diagnosis.refused_combinations import refused_combination
 from attnspec.conformance.laws.law import Law, Wide
-from attnspec.conformance.report.record import Outcome, Record
+from attnspec.conformance.models.recording import Recording, recording
+from attnspec.conformance.report.record import HIDDEN, Outcome, Record
 from attnspec.conformance.runner.effort import BUDGETS, Effort
 from attnspec.conformance.runner.explore import explore
 from attnspec.spec import Case, Deviation
@@ -41,6 +42,7 @@ class _LawRun:
     count: tally.Tally = field(default_factory=tally.Tally)
     dtypes: dict[str, None] = field(default_factory=dict)
     failing: Any = None
+    made: Recording | None = None
     seed: int | None = None
     on_case: Callable[[Any], None] | None = None
 
@@ -51,12 +53,13 @@ class _LawRun:
             if reason is not None:
                 self.count.add_reason(reason)
                 return
-            if any(known.applies(case) for known in deviations(self.law, self.subject)):
+            known = deviations(self.law, self.subject)
+            if any(each.applies(case) and each.unavailable() is None for each in known):
                 return
         try:
             if self.on_case is not None:
                 self.on_case(case)
-            with tally.counting(self.count):
+            with tally.counting(self.count), recording() as made:
                 self.law.check(self.subject, case)
         except NotClaimed as refusal:
             self.refuse(refusal)
@@ -66,7 +69,7 @@ class _LawRun:
             if combination is not None:
                 self.count.add_reason(combination)
                 return
-            self.failing = case
+            self.failing, self.made = case, made
             raise
         self.count.examples += 1
         self.dtypes[str(getattr(case, "dtype", "")).removeprefix("torch.")] = None
@@ -101,13 +104,13 @@ def _coverage(count: tally.Tally) -> dict[str, Any] | None:
     if not count.claimed_pairs:
         return None
     missing = count.claimed_pairs - count.covered_pairs
+    hidden = missing & count.called_pairs
+    untried = count.untried_pairs | ({HIDDEN: list(hidden)} if hidden else {})
     return {
-        "claimed": len(count.claimed_pairs),
-        "called": len(count.claimed_pairs) - len(missing),
-        "missing": sorted(map(_in_words, missing)),
-        "not tried": {
-            reason: sorted(map(_in_words, pairs)) for reason, pairs in count.untried_pairs.items()
-        },
+        "claimed": len(count.claimed_pairs - hidden),
+        "called": len(count.claimed_pairs - missing),
+        "missing": sorted(map(_in_words, missing - hidden)),
+        "not tried": {reason: sorted(map(_in_words, pairs)) for reason, pairs in untried.items()},
     }
 
 
@@ -194,6 +197,38 @@ def check(
     return run.record(Outcome.PASSED, started)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Trial:
+    """The outcome of a law on one case.
+
+    Attributes:
+        was_tried: false if the subject does not claim the case.
+        error: the exception with which the law failed, if it did.
+        made: what the law built and called of a model, if it failed.
+    """
+
+    was_tried: bool = True
+    error: Exception | None = None
+    made: Recording | None = None
+
+    @property
+    def holds(self) -> bool:
+        """True if the case was tried and the law holds."""
+        return self.was_tried and self.error is None
+
+
+def try_case(law: Law, subject: Any, case: Any) -> Trial:
+    """Try a law on one case."""
+    run = _LawRun(law, subject)
+    try:
+        run.attempt(case)
+    except QualityWarning:
+        return Trial()
+    except Exception as error:
+        return Trial(error=error, made=run.made)
+    return Trial(was_tried=run.count.examples > 0)
+
+
 def _chosen(run: _LawRun, cases: Wide) -> Sequence[Any]:
     """Return the wide or large cases of a law, which it may choose for the claims of a subject."""
     if not callable(cases):
@@ -213,7 +248,7 @@ def _fitted(subject: Any, cases: Iterable[Any]) -> list[Any]:
 
 def _broken(run: _LawRun, error: Exception, started: float, repeats: int) -> Record:
     """Make the record of a broken law, of a subject that raised, or of a flaky one."""
-    fields = describe(run.law, run.subject, run.failing, error)
+    fields = describe(run.law, run.subject, run.failing, error, made=run.made)
     if run.seed is not None:
         fields["message"] += f"\n\nDrawn with --seed {run.seed}"
     if isinstance(error, QualityWarning):
@@ -244,7 +279,8 @@ def _again(run: _LawRun, repeats: int) -> tuple[int, int]:
 def _flaky(run: _LawRun, error: Flaky, started: float, repeats: int) -> Record:
     """Make the record of a case that Hypothesis saw fail and pass."""
     causes = [each for each in getattr(error, "exceptions", ()) if isinstance(each, Exception)]
-    fields = describe(run.law, run.subject, run.failing, causes[0] if causes else error)
+    cause = causes[0] if causes else error
+    fields = describe(run.law, run.subject, run.failing, cause, made=run.made)
     failed, passed = _again(run, repeats)
     # it was seen to fail and to pass before it was repeated
     _add_flaky(fields, failed + 1, passed + 1)
@@ -265,7 +301,7 @@ def check_deviation(law: Law, subject: Subject, deviation: Deviation) -> Record:
     """Try the example of a known deviation, which is expected to break the law."""
     started = time.perf_counter()
     run = _LawRun(law, subject)
-    reason = unavailable(subject) or subject.refuses(deviation.example)
+    reason = unavailable(subject) or deviation.unavailable() or subject.refuses(deviation.example)
     if reason is not None:
         return run.record(Outcome.NOT_AVAILABLE, started, reason=reason, link=deviation.link)
     try:

@@ -1,12 +1,17 @@
 """Declaring a bare callable: claims are read from its parameters and from a few calls."""
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
 
+from attnspec.conformance.attention.call import Call
+from attnspec.conformance.attention.subject import checked_output
+from attnspec.conformance.comparison.violation import Violation
+from attnspec.conformance.isolation.memory import is_exhausted
 from attnspec.conformance.runner.claims import DTYPES, Claims
+from attnspec.conformance.runner.first_call import announce, call_of_attention, cause_of
 from attnspec.spec import Case, Feature, Implementation
 from attnspec.spec.contract import any_case
 
@@ -30,6 +35,10 @@ class BrokenTarget(TargetError):
     """A target that exists, but cannot be imported or called."""
 
 
+class BrokenCall(BrokenTarget):
+    """A target that is imported, and whose first call fails; the message is a verdict."""
+
+
 NO_CLAIMS = Claims()
 
 
@@ -48,7 +57,7 @@ def declare(
         device: the device on which it is called.
 
     Raises:
-        TargetError: if the callable accepts no storage type.
+        BrokenCall: if the callable accepts no storage type.
     """
     accepted = claims.dtypes or _accepted(name, attention, device)
     suggested = Implementation(
@@ -74,19 +83,61 @@ def _default_scale_only(case: Case) -> str | None:
 
 
 def _accepted(name: str, attention: Callable[..., Any], device: str) -> tuple[torch.dtype, ...]:
-    accepted, errors = [], []
+    """Return the storage types in which the first call does not raise.
+
+    Raises:
+        BrokenCall: if it raises in all, or if memory runs out.
+    """
+    accepted, failures = [], []
     for dtype in DTYPES.values():
         try:
-            attention(*(torch.ones(1, 1, 2, 4, dtype=dtype, device=device) for _ in range(3)))
-        except Exception as error:
-            errors.append(f"{type(error).__name__}: {error}")
+            _call_on_ones(attention, dtype, device)
+        except (Exception, SystemExit) as error:
+            cause = cause_of(error)
+            failures.append(call_of_attention(dtype).failure(name, cause))
+            if is_exhausted(cause):
+                raise BrokenCall(failures[-1]) from None
         else:
             accepted.append(dtype)
     if not accepted:
-        raise BrokenTarget(
-            f"{name}: refuses ones of shape (1, 1, 2, 4) in every dtype: {errors[0]}"
-        )
+        raise BrokenCall(failures[0])
     return tuple(accepted)
+
+
+def check_first_call(
+    name: str, attention: Callable[..., Any], dtypes: Iterable[torch.dtype], device: str
+) -> None:
+    """Call an attention once in each storage type, and check the kind of its result.
+
+    Args:
+        name: the name of the subject.
+        attention: the callable.
+        dtypes: the storage types that it claims.
+        device: the device on which it is called.
+
+    Raises:
+        BrokenCall: if a call raises, or if its result is no tensor of the right shape and dtype.
+    """
+    for dtype in dtypes:
+        try:
+            result, call = _call_on_ones(attention, dtype, device)
+            checked_output(result, call)
+        except Violation as error:
+            raise BrokenCall(call_of_attention(dtype).failure(name, str(error))) from None
+        except (Exception, SystemExit) as error:
+            raise BrokenCall(call_of_attention(dtype).failure(name, cause_of(error))) from None
+
+
+def _call_on_ones(
+    attention: Callable[..., Any], dtype: torch.dtype, device: str
+) -> tuple[Any, Call]:
+    """Call an attention on ones, and return its unchecked result and the call."""
+    query, key, value = (torch.ones(1, 1, 2, 4, dtype=dtype, device=device) for _ in range(3))
+    call = Call(query=query, key=key, value=value)
+    announce(call_of_attention(dtype))
+    result = attention(call.query, call.key, call.value)
+    announce(None)
+    return result, call
 
 
 def _parameters(attention: Callable[..., Any]) -> Mapping[str, inspect.Parameter] | None:

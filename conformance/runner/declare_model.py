@@ -7,18 +7,23 @@ from typing import Any
 import torch
 
 from attnspec.conformance.comparison.violation import Violation
+from attnspec.conformance.isolation.memory import is_exhausted
 from attnspec.conformance.models.case import ModelCase, draw, shapes
 from attnspec.conformance.models.subject import checked_logits
+from attnspec.conformance.runner.first_call import Step, announce, call_of_model, cause_of
 from attnspec.spec import GPT2Config, ModelFeature, ModelImplementation
 
 REFUSALS = (NotImplementedError, ValueError)
 """The exceptions by which a `build` refuses a configuration."""
 
+MODEL_DTYPES = (torch.float64, torch.float32)
+"""The dtypes in which a bare `build` is tried."""
+
 SMALL = ModelCase(n_layer=2, n_head=2, d_head=4, length=3, n_positions=6, vocab_size=11)
 
 
 class BuildError(Exception):
-    """A `build` that fails on the plainest small GPT-2, in every dtype."""
+    """A `build` whose first call fails in every dtype; the message is a verdict."""
 
 
 def is_build(target: Callable[..., Any]) -> bool:
@@ -46,15 +51,18 @@ def declare_model(
         BuildError: if it fails in every dtype, with the first exception.
     """
     models, errors = {}, []
-    for dtype in (torch.float64, torch.float32):
+    for dtype in MODEL_DTYPES:
         try:
             models[dtype] = _small_model(build, dtype)
         except Violation as error:
-            errors.append(str(error))
-        except Exception as error:
-            errors.append(f"{type(error).__name__}: {error}")
+            errors.append(_step(dtype).failure(name, str(error)))
+        except (Exception, SystemExit) as error:
+            cause = cause_of(error)
+            errors.append(_step(dtype).failure(name, cause))
+            if is_exhausted(cause):
+                raise BuildError(errors[-1]) from None
     if not models:
-        raise BuildError(f"{name}: makes no model of a small GPT-2: {errors[0]}")
+        raise BuildError(errors[0])
     return ModelImplementation(
         name=name,
         build=build,
@@ -64,6 +72,17 @@ def declare_model(
     )
 
 
+def why_not(build: Callable[..., Any], dtype: torch.dtype) -> str:
+    """Return the reason why the first call of a `build` fails in a dtype, or an empty string."""
+    try:
+        _small_model(build, dtype)
+    except Violation as error:
+        return str(error)
+    except (Exception, SystemExit) as error:
+        return cause_of(error)
+    return ""
+
+
 def _small_model(build: Callable[..., Any], dtype: torch.dtype) -> Any:
     """Build a small model, and call it once.
 
@@ -71,10 +90,19 @@ def _small_model(build: Callable[..., Any], dtype: torch.dtype) -> Any:
         Violation: if it returns no logits, or logits of another shape or dtype.
     """
     inputs = draw(SMALL.but(dtype=dtype))
+    announce(_step(dtype))
     model = build(inputs.config, inputs.state_dict)
     with torch.no_grad():
-        checked_logits(model(inputs.input_ids), inputs.input_ids, inputs.state_dict)
+        logits = model(inputs.input_ids)
+    announce(None)
+    checked_logits(logits, inputs.input_ids, inputs.state_dict)
     return model
+
+
+def _step(dtype: torch.dtype) -> Step:
+    sizes = ("n_layer", "n_head", "n_embd", "n_positions", "vocab_size")
+    config = ", ".join(f"{size}={getattr(SMALL.config, size)}" for size in sizes)
+    return call_of_model(dtype, f"GPT2Config({config})")
 
 
 def _features(model: Any) -> frozenset[ModelFeature]:

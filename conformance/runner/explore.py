@@ -12,6 +12,7 @@ from hypothesis.errors import Unsatisfiable
 from hypothesis.stateful import run_state_machine_as_test
 from hypothesis.strategies import SearchStrategy
 
+from attnspec.conformance.attention.strategies import NothingClaimed
 from attnspec.conformance.laws.law import Source
 from attnspec.conformance.runner.effort import Budget
 
@@ -84,6 +85,6 @@ def explore(
         else:
             machine: Any = same(lambda: source(bounded))
             run_state_machine_as_test(machine, settings=limits)
-    except Unsatisfiable:
+    except (Unsatisfiable, NothingClaimed):
         # Nothing that the subject claims satisfies the strategy: the caller sees no examples.
         return

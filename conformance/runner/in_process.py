@@ -4,12 +4,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from attnspec.conformance.diagnosis.other_dtypes import passing_dtypes
 from attnspec.conformance.diagnosis.other_profiles import holds_under, holds_under_sentence
 from attnspec.conformance.diagnosis.undeclared_features import with_undeclared_features
 from attnspec.conformance.isolation.state import restored_state
 from attnspec.conformance.report.record import Outcome, Record
 from attnspec.conformance.runner.check import check, check_deviation, deviations
 from attnspec.conformance.runner.effort import Effort
+from attnspec.conformance.runner.smaller import with_smaller_case
 from attnspec.conformance.runner.targets import LoadedSubject
 from attnspec.conformance.runner.task import Task
 
@@ -29,7 +31,7 @@ def run_in_process(
         seed: of the cases that differ from run to run.
         on_case: called with each case before it is tried, so that a crash can be traced to it.
         on_record: called with the record before anything that may crash follows: calls that the
-            subject does not claim, or the comparison with mutants.
+            subject does not claim, the comparison with mutants, or the search for a smaller case.
 
     Raises:
         TypeError: if the subject is planned and not loaded.
@@ -52,16 +54,27 @@ def run_in_process(
         record = check(law, subject, effort, seed, remember)
         if record.outcome is Outcome.NOT_CLAIMED:
             return with_undeclared_features(law, subject, record, on_record)
-    if record.outcome is not Outcome.FAILED:
+    if record.outcome not in (Outcome.FAILED, Outcome.ERRORED) or not last_case:
         return record
     if on_record is not None:
         on_record(record)
+    case = last_case[-1]
+    if record.outcome is Outcome.ERRORED:
+        with restored_state():
+            return with_smaller_case(law, subject, case, record)
     with restored_state():
-        profile_answer = holds_under(law, subject, last_case[-1])
+        profile_answer = holds_under(law, subject, case)
+        record = replace(record, passes_in=passing_dtypes(law, subject, case))
     if profile_answer:
         message = f"{record.message}\n\n{holds_under_sentence(profile_answer)}"
         record = replace(record, holds_under=profile_answer, message=message)
     # importing the catalogue takes longer than most laws
     from attnspec.conformance.diagnosis.diagnose import with_diagnosis
 
-    return with_diagnosis(record, subject)
+    record = with_diagnosis(record, subject)
+    if record.outcome is Outcome.NOT_DECIDED:
+        return record
+    if on_record is not None:
+        on_record(record)
+    with restored_state():
+        return with_smaller_case(law, subject, case, record)

@@ -14,6 +14,7 @@ from attnspec.conformance.diagnosis.failure.describe import describe
 from attnspec.conformance.isolation.process import Process, ProcessLost
 from attnspec.conformance.report.record import Outcome, Record
 from attnspec.conformance.runner.effort import Effort
+from attnspec.conformance.runner.first_call import announced_last
 from attnspec.conformance.runner.task import PlannedSubject, Task
 from attnspec.conformance.runner.worker import CASE, LOADED, SO_FAR, STORED, reply
 
@@ -110,11 +111,18 @@ class TaskRunner:
             shrunk = limit < self.limit
             reason += " (less than at first, after others)" if shrunk else ""
         if LOADED not in notes:
+            step = announced_last(notes)
             error = f"{subject.target}: importing it failed: {reason}"
+            error = error if step is None else step.failure(subject.target, reason)
             self._load_errors.setdefault(subject.name, []).append(error)
             return _not_loaded(task, error, lost.output)
         if SO_FAR in notes:
             record = Record.from_json(notes[SO_FAR].decode("utf-8", "surrogatepass"))
+            if record.outcome in (Outcome.FAILED, Outcome.ERRORED):
+                # the search for its explanation made further calls
+                return replace(
+                    record, message=f"{record.message}\n\nThen, on another call, {reason}"
+                )
             more = f"{record.undeclared}: accepted, and then {reason}" if record.undeclared else ""
             return replace(record, undeclared=more)
         case = notes.get(CASE, b"").decode("utf-8", "surrogatepass")

@@ -8,7 +8,13 @@ from typing import Any
 from attnspec.conformance.isolation.process import Process, ProcessLost, SendNote
 from attnspec.conformance.laws.select import select_laws
 from attnspec.conformance.runner.claims import DTYPES
-from attnspec.conformance.runner.declare import BrokenTarget, TargetError
+from attnspec.conformance.runner.declare import BrokenCall, BrokenTarget, TargetError
+from attnspec.conformance.runner.first_call import (
+    announced_last,
+    announcing,
+    call_announced_last,
+    failed_import,
+)
 from attnspec.conformance.runner.targets import LoadedSubject, demand_device, every_name, resolve
 from attnspec.conformance.runner.task import PlannedSubject, TypedClaims, tasks
 
@@ -46,11 +52,13 @@ def plan(
 
     Raises:
         TargetError: for a target that does not exist, and if none can be judged.
+        BrokenCall: if the first call of every target fails, which is a verdict.
         ValueError: for a claim that is not one of the choices, or for patterns, as `tasks` does.
     """
     select_laws(patterns)  # before anything is imported for it
     claims.read()
     planned: list[PlannedSubject] = []
+    failures: list[str] = []
     processes: dict[str, Process] = {}
     try:
         for target in dict.fromkeys(targets or every_name()):
@@ -60,16 +68,28 @@ def plan(
             request = {"subject": subject.to_data()}
             process = processes[subject.group]
             result = request_of_target(process, target, request, min(limit, PATIENCE))
+            if "experiment" in result:  # lost in it, so the target is judged without any
+                processes[subject.group] = process = Process(look_up_declared, memory)
+                remark = result["experiment"]
+                result = request_of_target(process, target, request, min(limit, PATIENCE))
+                found = (each | {"remark": remark} for each in result.get("subjects", ()))
+                result = result | ({"subjects": list(found)} if "subjects" in result else {})
             if "refused" in result:
                 raise TargetError(result["refused"])
             if "broken" in result:
                 planned.append(replace(subject, broken=result["broken"]))
+            if "failure" in result:
+                failures.append(result["failure"])
+                if "subjects" not in result:
+                    planned.append(replace(subject, broken=result["failure"]))
             if result.get("lost"):
                 del processes[subject.group]
             planned += [PlannedSubject.from_data(each) for each in result.get("subjects", ())]
     finally:
         for process in processes.values():
             process.end()
+    if failures and len(failures) == len(planned):
+        raise BrokenCall("\n".join(failures))
     if planned and all(each.broken for each in planned):
         raise TargetError("\n".join(each.broken for each in planned))
     tasks(planned, patterns)
@@ -83,7 +103,8 @@ def look_up_declared(request: dict[str, Any], send_note: SendNote) -> str:
     def find() -> dict[str, Any]:
         return {"subjects": [subject.to_data() for subject, _ in subjects_of(planned)]}
 
-    return reply_of_target(planned.target, find)
+    with announcing(send_note):
+        return reply_of_target(planned.target, find)
 
 
 def subjects_of(planned: PlannedSubject) -> Iterator[tuple[PlannedSubject, LoadedSubject]]:
@@ -111,13 +132,20 @@ def request_of_target(
         limit: seconds that the reply may take.
 
     Returns:
-        The reply; or `refused`, for a target that does not exist, or `broken`, for one that cannot
-        be imported, with the reason; and `lost` if that has ended the process.
+        The reply; or with the reason `refused`, for a target that does not exist, `broken`, for
+        one that cannot be imported, `failure`, for one whose first call fails, or `experiment`,
+        for one that does not survive an experiment; and `lost` if the process has ended.
     """
     try:
         result: dict[str, Any] = json.loads(process.call(request, limit))
     except ProcessLost as lost:
-        return {"broken": f"{target}: importing it failed: {lost}", "lost": True}
+        step = announced_last(lost.notes)
+        if step is None:
+            return {"broken": failed_import(target, str(lost)), "lost": True}
+        if step.is_experiment:
+            cause = f"{lost}{call_announced_last(lost.notes)}"
+            return {"experiment": step.failure(target, cause), "lost": True}
+        return {"failure": step.failure(target, str(lost)), "lost": True}
     return result
 
 
@@ -125,12 +153,14 @@ def reply_of_target(target: str, find: Callable[[], dict[str, Any]]) -> str:
     """Reply to `request_of_target`, inside the process that imports a target."""
     try:
         return json.dumps(find())
+    except BrokenCall as error:
+        return json.dumps({"failure": str(error)})
     except BrokenTarget as error:
         return json.dumps({"broken": str(error)})
     except (TargetError, ValueError) as error:
         return json.dumps({"refused": str(error)})
     except BaseException as error:
-        message = f"{target}: importing it failed: {type(error).__name__}: {error}"
+        message = failed_import(target, f"{type(error).__name__}: {error}")
         return json.dumps({"broken": message})
 
 

@@ -84,6 +84,8 @@ class Collector:
             # pytest's own lines about the end of a run, which have no switch
             reporter.write_sep = lambda *arguments, **options: None
             console = Console(file=reporter._tw._file)
+            if not console.is_terminal:
+                console = Console(stderr=True)  # the verdict comes first in a file or a pipe
             self.progress = Progress(console, shows_failures=settings.verbose)
         if not any((settings.report, *self._pages().values())):
             return

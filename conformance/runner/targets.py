@@ -16,8 +16,15 @@ from attnspec.conformance.attention.subject import Subject
 from attnspec.conformance.laws.law import SubjectKind
 from attnspec.conformance.laws.select import suggestion_for
 from attnspec.conformance.runner.claims import Claims
-from attnspec.conformance.runner.declare import NO_CLAIMS, BrokenTarget, TargetError, declare
+from attnspec.conformance.runner.declare import (
+    NO_CLAIMS,
+    BrokenCall,
+    BrokenTarget,
+    TargetError,
+    declare,
+)
 from attnspec.conformance.runner.declare_model import BuildError, declare_model, is_build
+from attnspec.conformance.runner.first_call import failed_import
 from attnspec.spec import (
     Implementation,
     ModelImplementation,
@@ -36,7 +43,8 @@ class LoadedSubject:
     Attributes:
         kind: the kind of laws.
         subject: a `Subject` for laws of attention, else the record of the implementation.
-        is_function: whether it is an attention function without a declaration.
+        is_function: whether it is a function without a declaration: an attention, or one that
+            builds a GPT-2.
     """
 
     kind: SubjectKind
@@ -120,12 +128,13 @@ def resolve(target: str, *, claims: Claims = NO_CLAIMS, device: str = "cpu") -> 
 
 def _model(target: str, value: Any, claims: Claims) -> LoadedSubject:
     """Make the subject of a GPT-2 that is declared, or built by a bare function."""
+    is_function = not isinstance(value, ModelImplementation)
     try:
-        if not isinstance(value, ModelImplementation):
-            value = declare_model(target, value)
-        return LoadedSubject(kind=SubjectKind.MODEL, subject=claims.override_model(value))
+        model = declare_model(target, value) if is_function else value
+        subject = claims.override_model(model)
+        return LoadedSubject(kind=SubjectKind.MODEL, subject=subject, is_function=is_function)
     except BuildError as error:
-        raise TargetError(str(error)) from None
+        raise BrokenCall(str(error)) from None
     except ValueError as error:
         raise TargetError(f"{target}: {error}") from None
 
@@ -218,13 +227,20 @@ def _module(name: str, target: str) -> tuple[ModuleType, str]:
     except TargetError:
         raise
     except ModuleNotFoundError as error:
-        raise TargetError(f"{target}: cannot import it: {error}") from error
+        hint = _how_to_install(error.name, name)
+        raise TargetError(f"{target}: cannot import it: {error}{hint}") from error
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt):
             raise
-        raise BrokenTarget(
-            f"{target}: importing it failed: {type(error).__name__}: {error}"
-        ) from error
+        cause = f"{type(error).__name__}: {error}"
+        raise BrokenTarget(failed_import(target, cause)) from error
+
+
+def _how_to_install(missing: str | None, module: str) -> str:
+    """Return what to do about a module that a target imports and that is not installed."""
+    if missing is None or missing == module.partition(".")[0]:
+        return ""
+    return f"\n  To do   install {missing} for {sys.executable}, or run attnspec with its Python"
 
 
 def _search_first(folder: Path) -> None:

@@ -9,6 +9,7 @@ from attnspec.conformance.laws.law import Law, SubjectKind
 from attnspec.conformance.laws.select import select_laws
 from attnspec.conformance.runner.claims import Claims
 from attnspec.conformance.runner.declare import TargetError
+from attnspec.conformance.runner.settings import Settings
 from attnspec.conformance.runner.targets import LoadedSubject, resolve
 
 
@@ -20,6 +21,11 @@ class TypedClaims:
     dtypes: str | None = None
     profile: tuple[str, ...] = ()
     extras: str | None = None
+
+    @classmethod
+    def of(cls, settings: Settings) -> "TypedClaims":
+        """Return the claims that the settings of a run hold."""
+        return cls(**{each.name: getattr(settings, each.name) for each in dataclasses.fields(cls)})
 
     def read(self) -> Claims:
         """Read the claims.

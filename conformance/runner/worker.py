@@ -16,10 +16,13 @@ from attnspec.conformance.attention.subject import Subject
 from attnspec.conformance.comparison.violation import Raised
 from attnspec.conformance.diagnosis.failure.describe import describe
 from attnspec.conformance.isolation.memory import GIBIBYTE, is_exhausted
-from attnspec.conformance.isolation.process import SendNote
+from attnspec.conformance.isolation.process import SendNote, shorten_limit
 from attnspec.conformance.isolation.state import restored_state
+from attnspec.conformance.models.case import ModelCase
+from attnspec.conformance.models.recording import Recording, recording_of
 from attnspec.conformance.report.record import Outcome, Record
 from attnspec.conformance.runner.effort import Effort
+from attnspec.conformance.runner.first_call import announcing
 from attnspec.conformance.runner.in_process import run_in_process
 from attnspec.conformance.runner.targets import LoadedSubject
 from attnspec.conformance.runner.task import PlannedSubject, Task
@@ -27,13 +30,16 @@ from attnspec.conformance.runner.task import PlannedSubject, Task
 LOADED, CASE, STORED, SO_FAR = b"l", b"c", b"p", b"s"
 """The notes that a worker leaves before its record: subject loaded, case, pickled case, record."""
 
+EXPLAINING = 60.0
+"""Seconds after a record in which it may be explained; a call that hangs ends the process."""
+
 
 def reply(request: dict[str, Any], send_note: SendNote) -> str:
     """Try a law, or describe a case of one, and return the result as JSON."""
     torch.set_num_threads(1)
     planned = PlannedSubject.from_data(request["subject"])
     try:
-        with restored_state():
+        with restored_state(), announcing(send_note):
             subject = _loaded(planned)
     except BaseException as error:
         message = str(error)
@@ -74,6 +80,7 @@ def _run(loaded: LoadedSubject, request: dict[str, Any], send_note: SendNote) ->
 
     def on_record(record: Record) -> None:
         send_note(SO_FAR, record.to_json().encode("utf-8", "surrogatepass"))
+        shorten_limit(EXPLAINING)
 
     try:
         return run_in_process(task, Effort(request["effort"]), request["seed"], on_case, on_record)
@@ -95,7 +102,10 @@ def _describe(loaded: LoadedSubject, request: dict[str, Any]) -> dict[str, Any]:
     """Describe a failure of which only the case is left."""
     law, subject = laws.load()[request["law"]], loaded.subject
     case = pickle.loads(base64.b64decode(request["stored"]))
-    if isinstance(subject, Subject):
-        with contextlib.suppress(Exception):
+    made = Recording()
+    with contextlib.suppress(Exception):
+        if isinstance(subject, Subject):
             subject.last_call, subject.last_grad = draw(case), None
-    return describe(law, subject, case, Raised(request["reason"]))
+        elif isinstance(case, ModelCase):
+            made = recording_of(case)
+    return describe(law, subject, case, Raised(request["reason"]), made=made)

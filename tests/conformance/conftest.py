@@ -7,7 +7,7 @@ from attnspec.conformance.attention.call import Call
 from attnspec.conformance.comparison.violation import Errors
 from attnspec.conformance.diagnosis.failure.error_map import failure_picture
 from attnspec.conformance.report.file import Report
-from attnspec.conformance.report.record import Outcome, Record
+from attnspec.conformance.report.record import UNTRIED, Outcome, Record
 from attnspec.conformance.report.run import Run
 from attnspec.spec import Profile
 
@@ -73,18 +73,14 @@ def drawn() -> dict:
 
 def record(outcome: Outcome, subject: str = "eager", **changes) -> Record:
     """A record of an outcome, with all that goes with it."""
-    told = outcome not in (
-        Outcome.PASSED,
-        Outcome.NOT_DECIDED,
-        Outcome.NOT_CLAIMED,
-        Outcome.NOT_AVAILABLE,
-    )
+    has_message = outcome is not Outcome.PASSED and outcome not in UNTRIED
     law = f"law-{outcome}".replace(" ", "-")
     values = {
         "reason": WORDS.get(outcome, f"because {outcome}") if outcome is not Outcome.PASSED else "",
-        "message": f"Law      {law}: its sentence.\nand more" if told else "",
-        "case": "batch=2 heads=3 queries=5 keys=7" if told else "",
-        "snippet": "import torch\nprint(torch.zeros(2) < 1)" if told else "",
+        "message": f"Law      {law}: its sentence.\nand more" if has_message else "",
+        "case": "batch=2 heads=3 queries=5 keys=7" if has_message else "",
+        "sizes": ("keys: fails at 7, passes at 6 and 8",) if has_message else (),
+        "snippet": "import torch\nprint(torch.zeros(2) < 1)" if has_message else "",
         "examples": 3,
         "worst": 0.5,
         "seconds": {"total": 0.25},
@@ -130,6 +126,7 @@ def broken_run() -> Report:
         reason=HOSTILE,
         message=HOSTILE,
         case=HOSTILE,
+        sizes=(HOSTILE,),
         stage=HOSTILE,
         snippet=f"```\n{HOSTILE}\n````",
         link="javascript:alert(1)",

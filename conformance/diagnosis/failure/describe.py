@@ -6,22 +6,44 @@ from typing import Any
 from attnspec.conformance.attention.subject import Subject
 from attnspec.conformance.comparison.violation import Mismatch, Raised, Violation
 from attnspec.conformance.diagnosis.failure.error_map import failure_picture
+from attnspec.conformance.diagnosis.failure.model_snippet import model_snippet
 from attnspec.conformance.diagnosis.failure.snippet import snippet
 from attnspec.conformance.laws.law import Law
+from attnspec.conformance.models.recording import Recording
 from attnspec.conformance.report.record import lines_of_mismatch
-from attnspec.spec import clause
+from attnspec.spec import ModelImplementation, clause
 
 
-def describe(law: Law, subject: Any, case: Any, error: BaseException) -> dict[str, Any]:
+def describe(
+    law: Law,
+    subject: Any,
+    case: Any,
+    error: BaseException,
+    sizes: tuple[str, ...] = (),
+    made: Recording | None = None,
+) -> dict[str, Any]:
     """Describe a failure: the reason in one line, the full message, the case, and a snippet.
 
+    Args:
+        law: the broken law.
+        subject: the subject, whose last call is the failing one.
+        case: the failing case.
+        error: the exception with which the law failed.
+        sizes: the sizes that decide whether the law fails, each in a line.
+        made: of a model, what the law built and called when it failed.
+
     Returns:
-        The fields `reason`, `message`, `case`, `snippet`, `mismatch` and `picture` of a record.
+        The fields `reason`, `message`, `case`, `sizes`, `snippet`, `mismatch` and `picture` of a
+        record.
     """
     reason = _reason(error)
-    code = _snippet(subject, case, error)
+    code = _snippet(subject, case, error, made)
     lines = [*_clauses(law), "", f"Law      {law.name}: {law.sentence.partition(': ')[2]}"]
-    lines += [f"Subject  {subject.name}", f"Case     {case}"]
+    lines += [
+        f"Subject  {subject.name}",
+        f"Case     {case}",
+        *(f"Sizes    {each}" for each in sizes),
+    ]
     mismatch = error.mismatch if isinstance(error, Violation) else None
     if mismatch is None:
         lines += [f"Found    {reason}"]
@@ -39,6 +61,7 @@ def describe(law: Law, subject: Any, case: Any, error: BaseException) -> dict[st
         "reason": reason,
         "message": "\n".join(lines),
         "case": str(case),
+        "sizes": sizes,
         "snippet": code,
         "mismatch": None if mismatch is None else mismatch.words(),
         "picture": _picture(subject, mismatch),
@@ -74,8 +97,10 @@ def _picture(subject: Any, mismatch: Mismatch | None) -> dict[str, Any] | None:
     )
 
 
-def _snippet(subject: Any, case: Any, error: BaseException) -> str:
+def _snippet(subject: Any, case: Any, error: BaseException, made: Recording | None) -> str:
+    mismatch = error.mismatch if isinstance(error, Violation) else None
+    if isinstance(subject, ModelImplementation) and made is not None:
+        return model_snippet(subject, made, mismatch, case)
     if not isinstance(subject, Subject) or subject.last_call is None:
         return ""
-    mismatch = error.mismatch if isinstance(error, Violation) else None
     return snippet(subject, subject.last_call, mismatch, case)

@@ -143,6 +143,8 @@ def similar_mutants(
         mutant
         for mutant in (mutants.load().values() if among is None else among)
         if isinstance(mutant.subject, Implementation)
+        # a mistake with a tool of torch; a custom operator imports torch.compile, which takes long
+        and (subject.implementation.extras or not mutant.subject.extras)
     ]
     # a long failing call comes last: few mutants agree on all short calls
     failing, is_short = [first], stored <= SHORT
@@ -155,12 +157,23 @@ def similar_mutants(
         else:
             outputs_here, cache_here = outputs, cache if is_short else None
         agreeing = _agreeing(subject, outputs_here, agreeing, comparison, cache_here)
-    # outputs that are wrong under the subject's profile may be right under a mutant's
+    # outputs that are wrong under the subject's profile may be right under a mutant's; and a
+    # mutant that is right on the failing call has another mistake
     return [
         mutant
         for mutant in agreeing
         if not _are_right(subject, first, outputs, mutant.subject.profile)
+        and _is_wrong(subject, first, mutant)
     ]
+
+
+def _is_wrong(subject: Subject, comparison: ComparisonCall, mutant: Mutant) -> bool:
+    """Return whether a mutant's own outputs are wrong, or refused."""
+    if mutant.subject is subject.implementation:
+        return True
+    _, outputs = outputs_of_mutant(mutant, comparison)
+    profile = mutant.subject.profile
+    return outputs is None or not _are_right(subject, comparison, outputs, profile)
 
 
 def _agreeing(
@@ -224,7 +237,7 @@ def _comparison(
             wrt = tuple(name for name in wrt if getattr(gradients, name, None) is not None)
             for name in wrt:
                 tolerance[name] = 2 * getattr(gradients, name).bound
-    except (RuntimeError, TypeError, ValueError):
+    except (IndexError, RuntimeError, TypeError, ValueError):
         # a law may try invalid arguments on purpose, for which there is no right result
         return None
     return ComparisonCall(case, call, grad_out, wrt, tolerance)

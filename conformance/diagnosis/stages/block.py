@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
-from attnspec.conformance.diagnosis.stages.names import Divergence, Stage
+from attnspec.conformance.diagnosis.stages.names import NORMS, Divergence, Stage
 from attnspec.conformance.diagnosis.stages.testbed import (
     EYE,
     ROW,
@@ -20,6 +20,21 @@ from attnspec.conformance.diagnosis.stages.testbed import (
 )
 from attnspec.conformance.models.case import ACTIVATIONS, draw_parameters
 from attnspec.conformance.models.readout import Readout
+
+FIRST_NORM_CHANGES = "branches that add zero, and other parameters of ln_1"
+SECOND_NORM_CHANGES = "branches that add zero, and other parameters of ln_2"
+IDENTITY_ATTENTION = "attention over one token, all of whose maps are the identity"
+CONSTANT_ATTENTION = "attention that adds a constant row, and an MLP that is the identity"
+
+CLAUSES_OF_EXPERIMENT = {
+    # LayerNorm at another place
+    FIRST_NORM_CHANGES: frozenset({"GPT-4"}),
+    SECOND_NORM_CHANGES: frozenset({"GPT-4", "GPT-5"}),
+    CONSTANT_ATTENTION: frozenset({"GPT-4", "GPT-5"}),
+    # LayerNorm of another formula
+    IDENTITY_ATTENTION: NORMS,
+}
+"""The clauses that some experiments show to be broken: fewer than all of their stage."""
 
 
 def divergence_in_block(testbed: Testbed, layer: int) -> Divergence | None:
@@ -33,10 +48,19 @@ def divergence_in_block(testbed: Testbed, layer: int) -> Divergence | None:
         divergence = _divergence_between_blocks(testbed, layer)
         if divergence is not None:
             return divergence
+    testbed.diverged = None
     for stage, is_right, experiment in _experiments(testbed, layer):
         if not is_right:
             place = None if stage is Stage.EMBEDDING else layer
-            return Divergence(stage=stage, layer=place, experiment=experiment)
+            is_norm = stage in (Stage.FIRST_NORM, Stage.SECOND_NORM)
+            return Divergence(
+                stage=stage,
+                layer=place,
+                experiment=experiment,
+                clauses=CLAUSES_OF_EXPERIMENT.get(experiment) if is_norm else None,
+                mixes_rows=is_norm and _norm_mixes_rows(testbed),
+            )
+        testbed.diverged = None
     return None
 
 
@@ -45,27 +69,28 @@ def _experiments(testbed: Testbed, layer: int) -> Iterator[tuple[Stage, bool, st
     yield (
         Stage.FIRST_NORM,
         closed_norm_has_no_effect(testbed, layer, "ln_1"),
-        "branches that add zero, and other parameters of ln_1",
+        FIRST_NORM_CHANGES,
     )
     norm = first_norm_blame(testbed, layer)
     if norm is not None:
-        yield norm, False, "attention over one token, all of whose maps are the identity"
+        yield norm, False, IDENTITY_ATTENTION
     yield from _attention_experiments(testbed, layer)
     yield (
         Stage.SECOND_NORM,
         closed_norm_has_no_effect(testbed, layer, "ln_2"),
-        "branches that add zero, and other parameters of ln_2",
+        SECOND_NORM_CHANGES,
     )
     if is_identity_mlp_right(testbed, layer):
         yield (
             Stage.SECOND_NORM,
             second_norm_reads_attention(testbed, layer),
-            "attention that adds a constant row, and an MLP that is the identity",
+            CONSTANT_ATTENTION,
         )
     else:
         norm = second_norm_blame(testbed, layer)
         if norm is not None:
             yield norm, False, "an MLP without attention that is the identity, relu(x) - relu(-x)"
+        testbed.diverged = None  # by the MLP
     yield from _mlp_experiments(testbed, layer)
     yield Stage.BLOCK, _is_block_right(testbed, layer), "a whole block of random parameters"
     if layer == 0:
@@ -248,6 +273,17 @@ def _norm_mixes_tokens(testbed: Testbed) -> bool:
         for stream in (rows, other)
     )
     return not testbed.same_readings(one, two, tokens=3)
+
+
+def _norm_mixes_rows(testbed: Testbed) -> bool:
+    """Return whether LayerNorm mixes the tokens of a sequence, or the sequences of a batch."""
+    rows = coarse("sequences", 2, 3, WIDTH)
+    other = torch.cat([rows[:1], -2 * rows[1:]])
+    one, two = (
+        testbed.closed_readout(stream, layer_norm_epsilon=testbed.epsilon)
+        for stream in (rows, other)
+    )
+    return _norm_mixes_tokens(testbed) or not testbed.same_readings(one, two, sequences=1)
 
 
 def adds_to_stream(testbed: Testbed, layer: int, bias: str) -> bool:

@@ -33,26 +33,28 @@ class Stage(StrEnum):
     STATES = "hidden states"
 
 
-_NORMS = frozenset({"LNM-1", "LNM-2", "LNM-3", "LNM-4", "LNM-5", "LNM-6"})
+NORMS = frozenset({"LNM-1", "LNM-2", "LNM-3", "LNM-4", "LNM-5", "LNM-6"})
+"""The clauses about the formula of LayerNorm."""
 
 CLAUSES = {
     Stage.EMBEDDING: frozenset({"EMB-1", "EMB-2"}),
     Stage.TOKENS: frozenset({"EMB-1", "EMB-2"}),
     Stage.POSITIONS: frozenset({"EMB-2"}),
-    Stage.FIRST_NORM: _NORMS | {"GPT-4"},
+    Stage.FIRST_NORM: NORMS | {"GPT-4"},
     Stage.PROJECTIONS: frozenset({"GPT-1"}),
     Stage.HEADS: frozenset({"GPT-2"}),
     Stage.MASK: frozenset({"GPT-18"}),
     Stage.SCALE: frozenset({"GPT-6", "GPT-7"}),
     Stage.BATCH: frozenset({"GPT-19"}),
     Stage.FIRST_RESIDUAL: frozenset({"GPT-3"}),
-    Stage.SECOND_NORM: _NORMS | {"GPT-4", "GPT-5"},
+    Stage.SECOND_NORM: NORMS | {"GPT-4", "GPT-5"},
     Stage.MLP_MAPS: frozenset({"GPT-1"}),
     Stage.ACTIVATION: frozenset({"ACT-1", "ACT-2", "ACT-3", "ACT-4", "ACT-5"}),
     Stage.SECOND_RESIDUAL: frozenset({"GPT-3"}),
     Stage.BLOCK: frozenset({"GPT-1", "GPT-2", "GPT-3", "GPT-4", "GPT-5"}),
     Stage.ORDER: frozenset({"GPT-3", "GPT-4", "GPT-5"}),
-    Stage.FINAL_NORM: _NORMS | {"GPT-8"},
+    # the formula is that of the first LayerNorm, which is right
+    Stage.FINAL_NORM: frozenset({"GPT-8"}),
     Stage.HEAD: frozenset({"GPT-9", "GPT-10"}),
     Stage.STATES: frozenset({"GPT-12"}),
 }
@@ -69,6 +71,21 @@ COMPARED_WITH_ITSELF = frozenset(
 )
 """The clauses whose laws compare a model with itself, so that a wrong stage does not matter."""
 
+READ_THROUGH = {
+    Stage.HEADS: frozenset({"GPT-6", "GPT-7"}),
+    Stage.MASK: frozenset({"GPT-15", "GPT-16", "GPT-17", "GPT-22", "GPT-23", "GPT-26", "GEN-11"}),
+    Stage.BATCH: frozenset({"GPT-15", "GPT-17", "GPT-22", "GPT-26"}),
+}
+"""Of `COMPARED_WITH_ITSELF`, the clauses whose laws read the model through a stage."""
+
+INDEPENDENCE = frozenset(
+    {
+        *("GPT-15", "GPT-16", "GPT-17", "GPT-18", "GPT-19", "GPT-22", "GPT-23", "GPT-26"),
+        "GEN-11",
+    }
+)
+"""Of `COMPARED_WITH_ITSELF`, the clauses that any stage breaks in which tokens or rows meet."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Divergence:
@@ -78,15 +95,27 @@ class Divergence:
         stage: the stage.
         layer: the block, counted from 0; `None` outside of blocks.
         experiment: the experiment that showed it.
+        configuration: the configuration under which it diverged, such as "n_layer=1 n_head=2".
+        clauses: the clauses that the experiment shows to be broken; `None` for all of the stage.
+        mixes_rows: whether tokens or sequences meet in the stage, which breaks `INDEPENDENCE`.
+        refused: the reasons for which the model refused models of earlier experiments.
     """
 
     stage: Stage
     layer: int | None = None
     experiment: str
+    configuration: str = ""
+    clauses: frozenset[str] | None = None
+    mixes_rows: bool = False
+    refused: tuple[str, ...] = ()
 
     def decides(self, clauses: Iterable[str]) -> bool:
         """Return whether a broken law of some clauses says more than that this stage is wrong."""
-        return not (CLAUSES[self.stage] | WHOLE_MODEL | COMPARED_WITH_ITSELF).isdisjoint(clauses)
+        broken = CLAUSES[self.stage] if self.clauses is None else self.clauses
+        unaffected = COMPARED_WITH_ITSELF - READ_THROUGH.get(self.stage, frozenset())
+        if self.mixes_rows:
+            unaffected -= INDEPENDENCE
+        return not (broken | WHOLE_MODEL | unaffected).isdisjoint(clauses)
 
     @property
     def place(self) -> str:
@@ -95,4 +124,10 @@ class Divergence:
 
     def __str__(self) -> str:
         """Return the sentence of a report."""
-        return f"first stage that diverges: {self.place} (experiment: {self.experiment})"
+        under = f"; configuration: {self.configuration}" if self.configuration else ""
+        sentence = f"first stage that diverges: {self.place} (experiment: {self.experiment}{under})"
+        if self.refused:
+            sentence += "\nearlier stages were not compared where the model refuses: " + "; ".join(
+                self.refused
+            )
+        return sentence

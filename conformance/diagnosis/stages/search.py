@@ -28,6 +28,7 @@ from attnspec.conformance.diagnosis.stages.testbed import (
     reading_bound,
 )
 from attnspec.conformance.isolation.state import restored_state
+from attnspec.conformance.laws.model.caches import call_with_cache
 from attnspec.conformance.models.case import draw
 from attnspec.conformance.models.oracle import Allowed
 from attnspec.conformance.models.readout import Readout
@@ -74,6 +75,33 @@ def _is_deterministic(subject: ModelImplementation) -> bool:
 
 is_deterministic = memoize(_is_deterministic, kept=KEPT, where=is_hashable)
 
+
+def _is_cache_right(subject: ModelImplementation) -> bool:
+    """Return whether a model gives its own logits for tokens that come through a cache.
+
+    Args:
+        subject: a model; one without a cache, or whose calls fail, is not found wrong.
+    """
+    if ModelFeature.CACHE not in subject.features:
+        return True
+    with restored_state():
+        inputs = draw(CASES[0].but(dtype=Testbed(subject).dtype, batch=2, length=5, n_positions=6))
+        config, weights, ids = inputs.config, inputs.state_dict, inputs.input_ids
+        try:
+            model = build(subject, config, weights)
+            expected = logits_of(model, ids, weights).double()
+            cache, parts = model.empty_cache(), []
+            for chunk in ids.split([2, 1, 2], 1):
+                logits, cache = call_with_cache(model, chunk, cache, weights)
+                parts.append(logits)
+            allowed = Allowed(config, weights, ids).own_logits
+        except (NotClaimed, Raised, Violation):
+            return True
+    return bool(((torch.cat(parts, 1) - expected).abs() <= allowed).all())
+
+
+is_cache_right = memoize(_is_cache_right, kept=KEPT, where=is_hashable)
+
 first_divergence = memoize(_first_divergence, kept=KEPT, where=is_hashable)
 
 
@@ -84,6 +112,10 @@ def _search(subject: ModelImplementation) -> Divergence | None:
     if not _is_deterministic_and_finite(testbed):
         return None
     divergence = next((each for each in _divergences(testbed) if each is not None), None)
+    if divergence is not None:
+        divergence = replace(
+            divergence, configuration=testbed.configuration(), refused=tuple(testbed.refused)
+        )
     if ModelFeature.HIDDEN_STATES not in subject.features:
         return divergence
     return combined_with_states(divergence, [compare_states(testbed, case) for case in CASES])
@@ -169,6 +201,7 @@ def _divergence_in_head(testbed: Testbed) -> Divergence | None:
         expected = logits[..., -WIDTH:] @ weight.mT
         tolerance = of_logits + of_logits[..., -WIDTH:] @ weight.abs().mT
         if not agree_but_for_rounding(logits, expected, tolerance.amax()):
+            testbed.diverged = readout.config
             kind = "tied to the token table" if tied else "with its own parameters"
             return Divergence(
                 stage=Stage.HEAD,
@@ -189,6 +222,7 @@ def _divergence_in_final_norm(testbed: Testbed) -> Divergence | None:
             return Divergence(
                 stage=Stage.HEAD,
                 experiment="branches that add zero: each token has the logits of another",
+                mixes_rows=True,
             )
         return Divergence(
             stage=Stage.FINAL_NORM,

@@ -41,19 +41,35 @@ EPSILONS = (1e-5, 1e-6, 1e-12)
 """Epsilons of released models, for a subject that refuses what an experiment prefers."""
 
 
+SWITCHES = (
+    *("layer_norm_epsilon", "activation_function", "n_inner", "scale_attn_weights"),
+    *("scale_attn_by_inverse_layer_idx", "tie_word_embeddings"),
+)
+"""The fields of a configuration in which few released models differ."""
+
+
 class Testbed:
     """A subject with its oracle, and the comparisons between models that it builds."""
 
     def __init__(self, subject: ModelImplementation) -> None:
-        """Store the subject, its oracle, and the finest dtype that it claims."""
+        """Store the subject, its oracle, and the finest dtype that it claims.
+
+        `diverged` is the configuration of the first comparison that failed since it was reset,
+        `refused` the reasons for which models were refused, in their order.
+        """
         self.subject = subject
         self.oracle = model_oracle(subject)
         self.dtype = max(subject.dtypes, key=lambda dtype: torch.finfo(dtype).bits)
+        self.diverged: GPT2Config | None = None
+        self.refused: dict[str, None] = {}
 
     def claims(self, **config: Any) -> bool:
         """Return whether the subject claims a configuration with these fields."""
         case = ModelCase(n_head=1, d_head=WIDTH)
-        return self.subject.supports(replace(case.config, **config)) is None
+        reason = self.subject.supports(replace(case.config, **config))
+        if reason is not None:
+            self.refused[reason] = None
+        return reason is None
 
     def claimed_epsilons(self, *preferred: float) -> tuple[float, ...]:
         """Return those of some epsilons that the subject claims, or the first other one."""
@@ -63,7 +79,7 @@ class Testbed:
 
     @property
     def epsilon(self) -> float:
-        """The largest epsilon that the subject claims: it keeps bounds narrow."""
+        """A large epsilon, which keeps bounds narrow, or else one that the subject claims."""
         return self.claimed_epsilons(0.25)[0]
 
     def closed_readout(
@@ -97,27 +113,38 @@ class Testbed:
         except NotClaimed:
             return False
 
-    def same_readings(self, one: Readout, two: Readout, *, tokens: int | None = None) -> bool:
+    def same_readings(
+        self,
+        one: Readout,
+        two: Readout,
+        *,
+        tokens: int | None = None,
+        sequences: int | None = None,
+    ) -> bool:
         """Return whether the subject's readings of two models with the same stream agree.
 
         Args:
             one: a model with its tokens.
             two: another, of the same shape.
             tokens: number of tokens of each sequence to compare, from the first; None for all.
+            sequences: number of sequences to compare, from the first; None for all.
 
         Returns:
-            True also if the subject does not claim the configuration, or gives valid logits for
-            neither model.
+            True also if the subject does not claim the configuration, which `refused` then lists,
+            or gives valid logits for neither model.
         """
         try:
             first, second = self.reading(one), self.reading(two)
-        except NotClaimed:
+        except NotClaimed as refusal:
+            self.refused[str(refusal)] = None
             return True
         if first is None or second is None:
             return first is second
         tolerance = reading_bound(one) + reading_bound(two)
         return agree_but_for_rounding(
-            first[:, :tokens], second[:, :tokens], tolerance[:, :tokens].amax()
+            first[:sequences, :tokens],
+            second[:sequences, :tokens],
+            tolerance[:sequences, :tokens].amax(),
         )
 
     def makes_expected_stream(self, readout: Readout) -> bool:
@@ -127,9 +154,10 @@ class Testbed:
             name: getattr(readout.config, name)
             for name in ("n_layer", "n_head", "layer_norm_epsilon", "activation_function")
         }
-        return self.same_readings(
+        is_right = self.same_readings(
             readout, self.closed_readout(stream, **fields, n_inner=readout.config.n_inner)
         )
+        return self._noted(readout, is_right)
 
     def expected_stream(self, readout: Readout) -> Float64[torch.Tensor, "batch length width"]:
         """Return the oracle's input of the final LayerNorm.
@@ -158,12 +186,30 @@ class Testbed:
         """Return whether the reading agrees with the oracle's, from the embeddings to the head."""
         try:
             reading = self.reading(readout)
-        except NotClaimed:
+        except NotClaimed as refusal:
+            self.refused[str(refusal)] = None
             return True
         if reading is None:
-            return False
+            return self._noted(readout, False)
         expected = self.expected_reading(readout)
-        return agree_but_for_rounding(reading, expected, reading_bound(readout).amax())
+        is_right = agree_but_for_rounding(reading, expected, reading_bound(readout).amax())
+        return self._noted(readout, is_right)
+
+    def _noted(self, readout: Readout, is_right: bool) -> bool:
+        """Return the result of a comparison; store the configuration of the first failure."""
+        if not is_right and self.diverged is None:
+            self.diverged = readout.config
+        return is_right
+
+    def configuration(self) -> str:
+        """Return the configuration that diverged: its sizes, and what differs from GPT-2's."""
+        if self.diverged is None:
+            return ""
+        sizes = [f"{name}={getattr(self.diverged, name)}" for name in ("n_layer", "n_head")]
+        usual = GPT2Config()
+        values = ((name, getattr(self.diverged, name)) for name in SWITCHES)
+        switches = [f"{name}={value}" for name, value in values if value != getattr(usual, name)]
+        return " ".join([*sizes, f"n_embd={self.diverged.n_embd}", *switches])
 
 
 def opened_readout(readout: Readout, layer: int, **weights: torch.Tensor) -> Readout:

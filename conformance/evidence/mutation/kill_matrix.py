@@ -11,6 +11,7 @@ from typing import Any
 
 from rich.table import Table
 
+from attnspec.conformance.evidence.mutation.isolation import isolation
 from attnspec.conformance.evidence.mutation.kills import CORRECT, Kills
 from attnspec.conformance.evidence.mutation.sources import source_digests
 from attnspec.conformance.report.markdown_table import markdown
@@ -90,8 +91,8 @@ def _read(data: dict[str, Any], laws: dict[str, tuple[str, ...]]) -> Kills:
     """Return the result that a line of a stored matrix holds."""
     letters, names = data.pop("laws"), laws.get(data["kind"], ())
     pairs = list(zip(names, letters, strict=True))
-    for name in ("looks_like", "looks_like_others"):
-        data[name] = tuple(data[name])
+    for name in ("undecided", "looks_like", "looks_like_others"):
+        data[name] = tuple(data.get(name, ()))
     return Kills(
         **data,
         survived=tuple(name for name, letter in pairs if letter == SURVIVED),
@@ -161,6 +162,7 @@ def remarks(matrix: KillMatrix, *, is_whole: bool) -> list[str]:
         f"looks like: {len(named)} of {len(results)} named, {rightly} of them "
         f"rightly; without its own entry, {len(others)} look like another"
     )
+    lines += isolation(results)
     if is_whole:
         by_law = Counter(law for result in results for law in result.pinned)
         names = [name for laws in matrix.laws.values() for name in laws]

@@ -12,7 +12,7 @@ from attnspec.conformance.attention.memoize import memoize_oracle
 from attnspec.conformance.attention.oracle import expect
 from attnspec.conformance.attention.oracle_gradients import expect_gradients
 from attnspec.conformance.attention.subject import Subject
-from attnspec.conformance.diagnosis.diagnose import REFUSAL_CLAUSES
+from attnspec.conformance.diagnosis.diagnose import REFUSAL_CLAUSES, why_undecided
 from attnspec.conformance.diagnosis.likeness.attention import FEW, similar_mutants
 from attnspec.conformance.diagnosis.likeness.models import likely_model_mutants
 from attnspec.conformance.diagnosis.likeness.outputs import OutputCache
@@ -70,6 +70,8 @@ class Kills:
         pinned: laws whose pinned cases kill it, with the number of the case.
         survived: laws that it passes on their pinned cases.
         silent: laws that neither pass nor fail on it.
+        undecided: laws of `pinned` that a run calls not decided, since a stage that they are not
+            about is wrong first, or equal calls differ; models only.
         looks_like: the mutants that the diagnosis names for the failure of the first law.
         looks_like_others: the same, with its own entry in the catalogue withheld.
         stage: the first stage of a model that diverges, according to the diagnosis.
@@ -86,6 +88,7 @@ class Kills:
     pinned: dict[str, int] = field(default_factory=dict)
     survived: tuple[str, ...] = ()
     silent: tuple[str, ...] = ()
+    undecided: tuple[str, ...] = ()
     looks_like: tuple[str, ...] = ()
     looks_like_others: tuple[str, ...] = ()
     stage: str = ""
@@ -99,7 +102,7 @@ class Kills:
     def from_json(cls, line: str) -> "Kills":
         """Parse a line written by `to_json`."""
         data = json.loads(line)
-        for name in ("survived", "silent", "looks_like", "looks_like_others"):
+        for name in ("survived", "silent", "undecided", "looks_like", "looks_like_others"):
             data[name] = tuple(data[name])
         return cls(**data)
 
@@ -147,7 +150,7 @@ def kills(mutant: Mutant) -> Kills:
     applicable = [law for law in laws.load().values() if law.judges is kind_of(mutant)]
     subject = subject_of(mutant, shares_oracle=True)
     first: dict[str, Any] = {}
-    pinned, survived, silent = {}, [], []
+    pinned, survived, silent, undecided = {}, [], [], []
     looks_like: MutantIds = ()
     others: MutantIds = ()
     seconds = 0.0
@@ -156,6 +159,8 @@ def kills(mutant: Mutant) -> Kills:
         seconds += spent
         if record.outcome in KILLING_OUTCOMES:
             pinned[law.name] = record.examples + 1
+            if is_undecided(record, subject):
+                undecided.append(law.name)
             if not first:
                 first = _first(law, record, None, seconds)
                 looks_like, others = likely_ids(mutant, subject, law, record)
@@ -171,6 +176,7 @@ def kills(mutant: Mutant) -> Kills:
         pinned=pinned,
         survived=tuple(survived),
         silent=tuple(silent),
+        undecided=tuple(undecided),
         looks_like=looks_like,
         looks_like_others=others,
         stage=stage_of(mutant) if pinned else "",
@@ -200,6 +206,15 @@ def likely_ids(
     ids = tuple(match.id for match in similar_mutants(subject, cache=_OUTPUT_CACHE))
     other_ids = tuple(id for id in ids if id != mutant.id)
     return ids if len(ids) <= FEW else (), other_ids if len(other_ids) <= FEW else ()
+
+
+def is_undecided(record: Record, subject: Any) -> bool:
+    """Return whether a run calls a broken law of a model not decided."""
+    if not isinstance(subject, ModelImplementation):
+        return False
+    is_explained = record.outcome is Outcome.FAILED and REFUSAL_CLAUSES.isdisjoint(record.clauses)
+    divergence = first_divergence(subject) if is_explained else None
+    return bool(why_undecided(record, subject, divergence))
 
 
 def stage_of(mutant: Mutant) -> str:

@@ -2,7 +2,6 @@
 
 import torch
 
-from attnspec.conformance.attention.call import Call
 from attnspec.conformance.attention.strategies import POSITIVE, cases, vary
 from attnspec.conformance.attention.subject import Subject
 from attnspec.conformance.attention.values import generator, normal
@@ -23,7 +22,7 @@ from attnspec.conformance.laws.helpers.cases import (
     TINIEST,
 )
 from attnspec.conformance.laws.law import law
-from attnspec.spec import Case, MaskPattern, Values
+from attnspec.spec import Case, Mask, MaskPattern, MaskShape, Values
 
 TILES = Case(queries=17, keys=129, d_head=64, d_value=64, dtype=F32)
 SPREAD = (Values.NORMAL, Values.PEAKED, Values.ONE_HOT, Values.CANCELLATION, Values.TIES)
@@ -143,6 +142,7 @@ def law_queries_are_independent(subject: Subject, case: Case) -> None:
         SMALL.but(seed=1),
         SMALL.but(mask=HIDDEN),
         SMALL.but(mask=BIAS, seed=1),
+        SMALL.but(mask=Mask(shape=MaskShape.QUERIES)),
         GROUPED.but(values=Values.PEAKED),
     ),
     wide=(
@@ -165,14 +165,9 @@ def law_repeating_every_key_changes_nothing(subject: Subject, case: Case) -> Non
     repeated = call.but(
         key=torch.cat(times * [call.key], dim=2),
         value=torch.cat(times * [call.value], dim=2),
-        attn_mask=_repeated_mask(call, times),
+        attn_mask=changed_mask(call, -1, lambda mask: torch.cat(times * [mask], dim=-1)),
     )
     check_equal_calls(subject, call, repeated, "repeating every key changes the output")
-
-
-def _repeated_mask(call: Call, times: int) -> torch.Tensor | None:
-    """Return the mask of a call whose keys are repeated."""
-    return None if call.attn_mask is None else torch.cat(times * [call.attn_mask], dim=-1)
 
 
 @law(

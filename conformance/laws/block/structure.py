@@ -197,13 +197,13 @@ def law_scale_attn_weights_divides_scores_by_the_root_of_d_head(
     )
     without = logits_of(build(subject, off, halved), inputs.input_ids, halved)
     tolerances = [
-        Allowed(inputs.config, inputs.state_dict, inputs.input_ids).own_logits,
-        Allowed(off, halved, inputs.input_ids).own_logits,
+        Allowed(inputs.config, inputs.state_dict, inputs.input_ids).one_call,
+        Allowed(off, halved, inputs.input_ids).one_call,
     ]
     check_within(
         with_scale,
         without.double(),
-        (tolerances[0] + tolerances[1]) / 2,
+        tolerances[0] + tolerances[1],
         what="logits",
         message="scale_attn_weights is not a factor 1/sqrt(d_head) of the scores",
     )
@@ -233,8 +233,7 @@ def law_a_head_four_times_as_wide_halves_its_scores(
     check_within(
         logits_of(build(subject, inputs.config, weights), ids, weights),
         own_logits(subject, narrow, halved, ids),
-        (Allowed(inputs.config, weights, ids).own_logits + Allowed(narrow, halved, ids).own_logits)
-        / 2,
+        Allowed(inputs.config, weights, ids).one_call + Allowed(narrow, halved, ids).one_call,
         what="logits",
         message="the scores of a head are not divided by the root of its width",
     )
@@ -269,13 +268,13 @@ def law_inverse_layer_index_divides_scores_by_the_layer(
     divided = logits_of(build(subject, inputs.config, raised), inputs.input_ids, raised)
     undivided = logits_of(build(subject, off, plain), inputs.input_ids, plain)
     tolerances = [
-        Allowed(inputs.config, raised, inputs.input_ids).own_logits,
-        Allowed(off, plain, inputs.input_ids).own_logits,
+        Allowed(inputs.config, raised, inputs.input_ids).one_call,
+        Allowed(off, plain, inputs.input_ids).one_call,
     ]
     check_within(
         divided,
         undivided.double(),
-        (tolerances[0] + tolerances[1]) / 2,
+        tolerances[0] + tolerances[1],
         what="logits",
         message="scale_attn_by_inverse_layer_idx does not divide layer l's scores by l + 1",
     )

@@ -55,13 +55,13 @@ def law_given_positions_select_their_rows(subject: ModelImplementation, case: Mo
     first = 2
     inputs = draw(case.but(n_positions=case.length + first))
     config, weights, ids = inputs.config, inputs.state_dict, inputs.input_ids
-    model = build(subject, config, weights)
     # in steps of one: where they jump, some libraries start another sequence
     places = (first + torch.arange(case.length)).expand(ids.shape)
     tolerance = Allowed(config, weights, ids, position_ids=places).own_logits
     table = weights["transformer.wpe.weight"]
     moved = {**weights, "transformer.wpe.weight": table.roll(-first, 0)}
     expected = own_logits(subject, config, moved, ids)
+    model = build(subject, config, weights)  # after the other model, with which it may share state
     for options in ({}, {"attention_mask": torch.ones_like(ids)}):
         check_within(
             logits_of(model, ids, weights, position_ids=places, **options),

@@ -210,10 +210,11 @@ class _Design:
             tried += 1
             if tried > PATIENCE:
                 raise _GivenUp
-            row = dict(zip(names, indices, strict=False))
-            newest = (names[len(row) - 1], indices[-1])
-            others = {name: index for name, index in row.items() if name != newest[0]}
-            return self._go_together(others, newest) and self.allowed(self.row(row))
+            row = dict(zip(names, indices[:-1], strict=False))
+            newest = (names[len(row)], indices[-1])
+            if not self._go_together(row, newest):
+                return False
+            return self.allowed(self.row(row | dict([newest])))
 
         found = AllPairs(
             [values[name] for name in names],

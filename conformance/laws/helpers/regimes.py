@@ -5,7 +5,7 @@ import json
 import math
 import operator
 import random
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations, product, repeat
 from pathlib import Path
@@ -34,6 +34,7 @@ FREE = (
     "keys that a mask hides",
     "shape of mask",
     "layout of mask",
+    "side of window",
 )
 """Axes on which a case need not be in any class."""
 
@@ -72,11 +73,32 @@ LONG_USES = AXES["use"][:2]
 """Uses whose calls are not cheap, so that they have rows of their own."""
 
 NARROW = 4
-"""Width of heads in long calls, where the width does not matter: it keeps them affordable."""
+"""Width of heads in long calls of any width: it keeps them affordable."""
+
+MANY_HEADS = 65_535
+"""Heads of all batch elements, beyond which calls are long whatever their lengths."""
 
 NO_QUERIES, NO_KEYS = (
     next(regime for regime in AXES[axis] if regime.name == "0") for axis in ("queries", "keys")
 )
+
+
+WITHOUT_GRADIENTS = (
+    ("scale", "zero"),
+    ("scores", "all below 0.0001"),
+    ("keys", "1"),
+)
+"""Classes in which gradients are zero or nearly, so that they show no mistake of another class."""
+
+
+def hides_gradients(row: Mapping[str, Choice]) -> bool:
+    """Return whether the calls of a row have a backward pass that shows no mistake."""
+    is_backward = any(
+        each is not None and "backward" in each.conditions and each.conditions["backward"](True)
+        for each in row.values()
+    )
+    names = {(each.axis, each.name) for each in row.values() if each is not None}
+    return is_backward and not names.isdisjoint(WITHOUT_GRADIENTS)
 
 
 def pairs_shown(regimes: Iterable[Regime]) -> set[frozenset[Regime]]:
@@ -161,10 +183,12 @@ def _possible_values(
     values = {
         field: pick(choices[field]) if held else usual[field] for field, held in regimes.items()
     }
-    if values["batch"] == FIELDS["batch"].values[-1]:
-        # the largest batch leaves room for the smallest calls alone
+    if values["batch"] * values["heads"][0] > MANY_HEADS:
+        # the largest batches leave room for the smallest calls alone
         sizes = ("queries", "keys", "d_head", "d_value")
         values |= {name: 1 for name in sizes if not regimes[name]}
+    if row.get("side of window") is not None and values["window"] is None:
+        return
     if values["scale"] == 0 and "scores" not in row:
         values["scores"] = Values.TINY
     if row.get("layout of mask") is not None and not regimes["mask"]:
@@ -202,7 +226,11 @@ def _is_consistent(row: Mapping[str, Choice], values: Mapping[str, Any]) -> bool
     """Return whether the values that were chosen for a row go together."""
     has_scores, has_mask = bool(values["queries"] and values["keys"]), values["mask"] is not None
     of_masks = ("keys that a mask hides", "shape of mask", "layout of mask")
-    needed = {"scores": has_scores, **dict.fromkeys(of_masks, has_mask)}
+    needed = {
+        "scores": has_scores,
+        **dict.fromkeys(of_masks, has_mask),
+        "side of window": values["window"] is not None,
+    }
     return (
         all(is_there or row.get(axis) is None for axis, is_there in needed.items())
         and not (has_scores and values["scale"] == 0 and values["scores"] is not Values.TINY)
@@ -252,7 +280,7 @@ def to_json(rows: Iterable[Mapping[str, Choice]]) -> str:
 
 @functools.cache
 def stored_rows() -> tuple[Mapping[str, Choice], ...]:
-    """Return the stored rows: a design is found ten times faster if it begins with them.
+    """Return the stored rows: a design is found several times faster if it begins with them.
 
     They need not be those of the present classes: what they miss is added, and what is unknown left
     out. `attnspec.conformance.evidence.rows_of_regimes` writes them anew.
@@ -279,7 +307,7 @@ def stored_rows() -> tuple[Mapping[str, Choice], ...]:
 @functools.lru_cache(maxsize=64)
 def plan_of(claims: DesignClaims) -> "Plan":
     """Compute the plan of some claims, once for all subjects that share them."""
-    return Plan(claims)
+    return Plan(claims, stored_rows())
 
 
 class Plan:
@@ -292,12 +320,13 @@ class Plan:
         not_tried: as in `Design`.
     """
 
-    def __init__(self, claims: DesignClaims) -> None:
+    def __init__(self, claims: DesignClaims, earlier: Sequence[Mapping[str, Choice]]) -> None:
+        """Choose the rows for some claims, beginning with earlier ones."""
         self.device = claims.device
         self.subject = claims.subject()
         self.usual = _usual_values(self.subject)
         self._simplest: dict[frozenset[tuple[str, Choice]], Case | None] = {}
-        self.combined = tuple(self._combined())
+        self.combined = tuple(self._combined(earlier))
         self.rows: list[Mapping[str, Choice]] = [*self.combined]
         shown = set().union(*(pairs_shown(filter(None, row.values())) for row in self.rows))
         claimed: set[frozenset[Regime]] = set()
@@ -315,7 +344,7 @@ class Plan:
                 self.rows += [] if frozenset(pair) in shown else [row]
         self.claimed = frozenset(claimed)
 
-    def _combined(self) -> Iterator[Mapping[str, Choice]]:
+    def _combined(self, earlier: Sequence[Mapping[str, Choice]]) -> Iterator[Mapping[str, Choice]]:
         """Yield rows that combine many pairs; those that show little have their own designs."""
         axes: dict[str, tuple[Choice, ...]] = {
             axis: (*regimes, None) if axis in FREE else regimes for axis, regimes in AXES.items()
@@ -324,28 +353,23 @@ class Plan:
             {empty.axis: tuple(each for each in axes[empty.axis] if each is not empty)}
             for empty in (NO_QUERIES, NO_KEYS)
         )
-        stored = stored_rows()
-        without_queries = [row for row in stored if row["queries"] is NO_QUERIES]
-        without_keys = [row for row in stored if row["keys"] is NO_KEYS]
-        others = [
-            row
-            for row in stored
-            if row not in without_queries + without_keys and row["use"] not in LONG_USES
-        ]
-        yield from pairwise(axes | queries | keys, self._is_cheap, others)
-        yield from each_once(axes | {"queries": (NO_QUERIES,)}, self._is_cheap, without_queries)
-        yield from each_once(axes | queries | {"keys": (NO_KEYS,)}, self._is_cheap, without_keys)
+        alone = (NO_QUERIES, NO_KEYS, *LONG_USES)
+        own = {each: [row for row in earlier if row[each.axis] is each] for each in alone}
+        others = [row for row in earlier if not any(row[each.axis] is each for each in alone)]
+        is_cheap, is_affordable = (
+            functools.partial(self._takes_at_most, limit) for limit in (CHEAP, OPERATIONS)
+        )
+        yield from pairwise(axes | queries | keys, is_cheap, others)
+        yield from each_once(axes | {"queries": (NO_QUERIES,)}, is_cheap, own[NO_QUERIES])
+        yield from each_once(axes | queries | {"keys": (NO_KEYS,)}, is_cheap, own[NO_KEYS])
         for use in LONG_USES:
-            long = [row for row in stored if row["use"] is use]
-            yield from each_once(axes | queries | keys | {"use": (use,)}, self._is_affordable, long)
+            yield from each_once(axes | queries | keys | {"use": (use,)}, is_affordable, own[use])
 
-    def _is_cheap(self, row: Mapping[str, Choice]) -> bool:
+    def _takes_at_most(self, limit: float, row: Mapping[str, Choice]) -> bool:
+        if hides_gradients(row):
+            return False
         simplest = self.simplest(row)
-        return simplest is not None and operations(simplest) <= CHEAP and not too_costly(simplest)
-
-    def _is_affordable(self, row: Mapping[str, Choice]) -> bool:
-        simplest = self.simplest(row)
-        return simplest is not None and not too_costly(simplest)
+        return simplest is not None and operations(simplest) <= limit and not too_costly(simplest)
 
     def simplest(self, row: Mapping[str, Choice]) -> Case | None:
         """Return the simplest case that satisfies a row; that of a value or a pair is kept."""

@@ -48,6 +48,11 @@ _PINNED = (
         n_head=2, d_head=3, length=33, n_positions=40, layer_norm_epsilon=0.25,
         initializer_range=0.2, seed=16,
     ),
+    # more tokens in several rows than one block of threads adds to the token table
+    ModelCase(
+        n_head=2, d_head=3, length=40, n_positions=40, batch=2, layer_norm_epsilon=0.25,
+        initializer_range=0.2, seed=22,
+    ),
 )  # fmt: skip
 
 
@@ -115,17 +120,14 @@ def _gradients(
     """
     leaves = {name: tensor.detach().clone().requires_grad_() for name, tensor in weights.items()}
     model = build_on(subject, config, leaves)
-    with torch.enable_grad():
-        logits = checked_logits(call(model, input_ids), input_ids, weights)
-        if not logits.requires_grad:
-            raise Violation("the logits carry no gradient")
-        own = _own_parameters(model, leaves)
-        gradients = _of(logits, leaves, cotangent)
-        if not gradients and own:
-            gradients = {
-                name: gradient.mT if _is_transposed(own[name], leaves[name]) else gradient
-                for name, gradient in _of(logits, own, cotangent).items()
-            }
+    logits = _logits_in_training(model, input_ids, weights)
+    own = _own_parameters(model, leaves)
+    gradients = _of(logits, leaves, cotangent)
+    if not gradients and own:
+        gradients = {
+            name: gradient.mT if _is_transposed(own[name], leaves[name]) else gradient
+            for name, gradient in _of(logits, own, cotangent).items()
+        }
     missing = [name for name in leaves if name not in gradients]
     if len(missing) == len(leaves):
         raise Violation(
@@ -149,11 +151,8 @@ def law_a_change_of_the_parameters_changes_the_next_logits(
     model = build_on(subject, config, leaves)
     # an evaluation, and a step of training, before the parameters are changed
     logits_of(model, ids, weights)
-    with torch.enable_grad():
-        logits = checked_logits(call(model, ids), ids, weights)
-        if not logits.requires_grad:
-            raise Violation("the logits carry no gradient")
-        are_used = _of(logits, leaves, torch.ones_like(logits))
+    logits = _logits_in_training(model, ids, weights)
+    are_used = _of(logits, leaves, torch.ones_like(logits))
     held = leaves if are_used else _own_parameters(model, leaves)
     if not held:
         raise NotClaimed("the parameters of the model cannot be reached")
@@ -163,9 +162,8 @@ def law_a_change_of_the_parameters_changes_the_next_logits(
             tensor.copy_(changed[name].mT if is_turned else changed[name])
     expected = own_logits(subject, config, changed, ids)
     tolerance = Allowed(config, changed, ids).own_logits
-    with torch.enable_grad():
-        training = checked_logits(call(model, ids), ids, weights)
-    for name, got in (("in evaluation", logits_of(model, ids, weights)), ("in training", training)):
+    evaluation, training = (way(model, ids, weights) for way in (logits_of, _logits_in_training))
+    for name, got in (("in evaluation", evaluation), ("in training", training)):
         check_within(
             got,
             expected,
@@ -173,6 +171,19 @@ def law_a_change_of_the_parameters_changes_the_next_logits(
             what="logits",
             message=f"{name}, logits are not those of the parameters as they are now",
         )
+
+
+def _logits_in_training(model: Any, input_ids: torch.Tensor, like: Weights) -> torch.Tensor:
+    """Return the logits of a call that records gradients.
+
+    Raises:
+        Violation: if they carry none.
+    """
+    with torch.enable_grad():
+        logits = checked_logits(call(model, input_ids), input_ids, like)
+    if not logits.requires_grad:
+        raise Violation("the logits carry no gradient")
+    return logits
 
 
 def _own_parameters(model: Any, leaves: Weights) -> dict[str, torch.Tensor]:

@@ -1,15 +1,18 @@
 """Laws of TEN: memory layout, repeated calls and the number of threads change nothing."""
 
 import itertools
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 
 from attnspec.conformance.attention.oracle import check_oracle
 from attnspec.conformance.attention.strategies import POSITIVE, cases, vary
-from attnspec.conformance.attention.subject import Subject
+from attnspec.conformance.attention.subject import WRT, Subject
 from attnspec.conformance.comparison.close import check_equal
 from attnspec.conformance.laws.helpers.calls import plain, require_evidence
-from attnspec.conformance.laws.helpers.cases import BF16, F16, F64, SMALL, TINIEST
+from attnspec.conformance.laws.helpers.cases import BF16, F16, F32, F64, SMALL, TINIEST
+from attnspec.conformance.laws.helpers.gradients import differentiate_and_judge, incoming_gradient
 from attnspec.conformance.laws.law import law
 from attnspec.conformance.laws.tensors.results import ADDED, GROUPED, PINNED, SQUARE
 from attnspec.spec import Case, Feature, Layout, Layouts, Mask, MaskShape, Values
@@ -93,12 +96,20 @@ def law_repeated_calls_give_equal_results(subject: Subject, case: Case) -> None:
         check_equal(again, first, what="out", message="two equal calls give different bits")
 
 
+DECODING = Case(
+    batch=2, heads=4, kv_heads=2, queries=1, keys=1101, d_head=16, d_value=16, dtype=F32
+)
+"""One query of a long cache: kernels divide such keys, and not queries, among threads."""
+
+
 @law(
     "TEN-10",
     pinned=(
         *PINNED,
         SMALL.but(queries=65, keys=129, d_head=16, d_value=16),
         SMALL.but(batch=3, queries=33, keys=17, values=Values.PEAKED, dtype=BF16),
+        DECODING,
+        DECODING.but(batch=1, heads=2, dtype=BF16),
     ),
     explore=cases(scales=POSITIVE, only=plain),
     cost=4,
@@ -107,12 +118,47 @@ def law_threads_change_nothing(subject: Subject, case: Case) -> None:
     """TEN-10: with one thread or several, the result is right."""
     call = subject.draw(case)
     expected = subject.expect(call)
-    before = torch.get_num_threads()
-    try:
+    with restored_threads():
         for threads in (1, 2, 3, 8, 11):
             torch.set_num_threads(threads)
-            out = subject.call(call)
-            word = "thread" if threads == 1 else "threads"
-            check_oracle(call, out, expected, f"the output is wrong with {threads} {word}")
+            message = f"the output is wrong with {in_words(threads)}"
+            check_oracle(call, subject.call(call), expected, message)
+
+
+@law(
+    "TEN-10",
+    pinned=tuple(
+        case.but(backward=True)
+        for case in (
+            TINIEST,
+            SMALL.but(heads=6, kv_heads=2, queries=70, keys=67),
+            SMALL.but(queries=67, keys=70, is_causal=True, dtype=BF16),
+            DECODING,
+        )
+    ),
+    cost=4,
+)
+def law_threads_change_no_gradient(subject: Subject, case: Case) -> None:
+    """TEN-10: with one thread or several, forward and backward, the gradients are right."""
+    call, grad = subject.draw(case), incoming_gradient(case)
+    with restored_threads():
+        # few numbers: torch.compile compiles anew for each
+        for threads in (1, 3):
+            torch.set_num_threads(threads)
+            message = f"the gradient is wrong with {in_words(threads)}"
+            differentiate_and_judge(subject, call, grad, WRT, message)
+
+
+@contextmanager
+def restored_threads() -> Iterator[None]:
+    """Restore torch's number of threads after a block."""
+    before = torch.get_num_threads()
+    try:
+        yield
     finally:
         torch.set_num_threads(before)
+
+
+def in_words(threads: int) -> str:
+    """Return a number of threads in words."""
+    return "1 thread" if threads == 1 else f"{threads} threads"

@@ -1,18 +1,16 @@
 """Laws of TEN: modes of PyTorch, such as inference mode and the default dtype, change nothing."""
 
-import itertools
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
 from typing import Any
 
 import torch
 
 from attnspec.conformance.attention.call import Call
 from attnspec.conformance.attention.modes import default_dtype, deterministic_algorithms
-from attnspec.conformance.attention.oracle import Expected, check_oracle
+from attnspec.conformance.attention.oracle import check_oracle
 from attnspec.conformance.attention.subject import WRT, Subject
-from attnspec.conformance.comparison.violation import NotClaimed, Raised, Violation
-from attnspec.conformance.laws.helpers.calls import new_contents, require_evidence
+from attnspec.conformance.comparison.violation import Violation
+from attnspec.conformance.laws.helpers.calls import new_contents
 from attnspec.conformance.laws.helpers.cases import (
     BF16,
     BIAS,
@@ -25,7 +23,7 @@ from attnspec.conformance.laws.helpers.cases import (
 from attnspec.conformance.laws.helpers.gradients import check_gradients, incoming_gradient
 from attnspec.conformance.laws.helpers.options import check_lse
 from attnspec.conformance.laws.law import law
-from attnspec.spec import Case, Mask, MaskShape, RoundingLevel
+from attnspec.spec import Case, Mask, MaskShape
 
 PAIR = Case(batch=2, heads=2, kv_heads=2, queries=19, keys=19, d_head=8, d_value=8, dtype=F32)
 WITH_OPTIONS: tuple[dict[str, Any], ...] = (
@@ -119,69 +117,6 @@ def law_deterministic_algorithms_give_the_same(subject: Subject, case: Case) -> 
     condition = "if deterministic algorithms are requested"
     _judge(subject, call, result, condition)
     _differentiate_and_judge(subject, case, condition, deterministic_algorithms())
-
-
-@law(
-    "TEN-19",
-    pinned=(
-        TINIEST,
-        TINIEST.but(is_causal=True, queries=3),
-        TINIEST.but(mask=HIDING, keys=5),
-        TINIEST.but(mask=BIAS),
-        TINIEST.but(mask=Mask(), queries=4, keys=4),
-        TINIEST.but(sinks=True),
-        TINIEST.but(alibi=True),
-        TINIEST.but(window=(1, 0), queries=3),
-        TINIEST.but(heads=2),
-    ),
-    cost=8,
-)
-def law_autocast_lowers_the_precision_and_nothing_else(subject: Subject, case: Case) -> None:
-    """TEN-19: under autocast the result is that of the arguments, as they are or cast."""
-    call = subject.draw(case)
-    if case.dtype != F32:
-        raise NotClaimed("autocast casts float32 alone")
-    try:
-        with torch.autocast(call.query.device.type, dtype=BF16):
-            out = subject.run(call)
-    except Raised as error:
-        raise NotClaimed("refuses calls under autocast") from error
-    dtypes = (F32, BF16)
-    if not isinstance(out, torch.Tensor) or out.dtype not in dtypes:
-        shown = out.dtype if isinstance(out, torch.Tensor) else type(out).__name__
-        raise Violation(f"the output under autocast must have dtype float32 or bfloat16: {shown}")
-    profile = subject.implementation.profile
-    eager = replace(profile, rounding=replace(profile.rounding, level=RoundingLevel.EAGER))
-    expected = [subject.oracle(cast, eager) for cast in casts(call, BF16)]
-    # in the last one all arguments are cast: the usual one, and the one that a failure shows
-    require_evidence(call.but(value=call.value.to(BF16)), expected[-1])
-    if out.dtype == F32:
-        expected.insert(0, subject.expect(call))
-    nearest = next((other for other in expected if _is_right(out, other)), expected[-1])
-    as_returned = call.but(value=call.value.to(out.dtype))
-    check_oracle(as_returned, out, nearest, "the output is wrong under autocast")
-
-
-def casts(call: Call, dtype: torch.dtype) -> list[Call]:
-    """Return the calls in which values, and any of the other floating tensors, have a dtype.
-
-    The values determine the dtype of the bound. In the last call all tensors are cast.
-    """
-    others = [
-        name
-        for name, tensor in call.tensors.items()
-        if name != "value" and tensor.is_floating_point()
-    ]
-    subsets = (itertools.combinations(others, size) for size in range(len(others) + 1))
-    return [
-        call.but(**{name: getattr(call, name).to(dtype) for name in ("value", *subset)})
-        for subset in itertools.chain.from_iterable(subsets)
-    ]
-
-
-def _is_right(out: torch.Tensor, expected: Expected) -> bool:
-    """Return whether each element of an output lies within its bound of the expected one."""
-    return bool(((out.double() - expected.out).abs() <= expected.bound).all())
 
 
 def _run(subject: Subject, call: Call) -> tuple[torch.Tensor, torch.Tensor | None]:

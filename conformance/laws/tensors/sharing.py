@@ -37,13 +37,19 @@ SHARING = tuple(
         SQUARE.but(d_value=3),
         GROUPED,
         SQUARE.but(softcap=1.0, window=(2, 1)),
+        SMALL.but(d_head=24, d_value=16, is_causal=False),
     ),
     cost=6,
 )
 def law_one_tensor_may_be_several_arguments(subject: Subject, case: Case) -> None:
     """TEN-17: the output is that of equal tensors, and the gradient is the sum of theirs."""
     combinations = possible(case)
-    if not combinations:
+    if case.d_value < case.d_head:
+        call = subject.draw(case)
+        call = call.but(value=call.key[..., : case.d_value])
+        message = "the output is wrong if values are the first channels of the keys"
+        subject.judge(call, subject.call(call), message)
+    elif not combinations:
         raise NotClaimed("no two arguments have one shape")
     for names in combinations:
         call = subject.draw(case)

@@ -170,10 +170,29 @@ def matmul(left: Enclosure, right: Enclosure, arithmetic: Arithmetic, spare: int
     columns = torch.linalg.vector_norm(right.value, dim=-2, keepdim=True)
     from_right = left.magnitude @ right.radius
     carried = torch.minimum(left.radius @ right.value.abs(), left.slack * columns) + from_right
-    spectral = torch.linalg.matrix_norm(right.value, ord=2)[..., None, None] * (1 + 1e-9)
+    spectral = spectral_norm(right.value) * (1 + 1e-9)
     norm = left.slack * spectral + euclidean(from_right)
     fresh = _sums(left, right, arithmetic, length + spare)
     return enclose(left.value @ right.value, carried, norm, fresh)
+
+
+WIDE = 512
+"""Rows and columns above which singular values take seconds."""
+
+
+def spectral_norm(matrix: torch.Tensor) -> torch.Tensor:
+    """Return the largest singular value of each matrix, up to 1e-9 of it.
+
+    A wide matrix has the root of the largest eigenvalue of its Gram matrix. Rounding moves this
+    eigenvalue by little: its error is relative to itself.
+    """
+    if min(matrix.shape[-2:]) <= WIDE:
+        largest: torch.Tensor = torch.linalg.matrix_norm(matrix, ord=2)
+        return largest[..., None, None]
+    is_tall = matrix.shape[-2] > matrix.shape[-1]
+    gram = matrix.mT @ matrix if is_tall else matrix @ matrix.mT
+    squares: torch.Tensor = torch.linalg.eigvalsh(gram)
+    return squares[..., -1:, None].sqrt()
 
 
 def inner(left: Enclosure, right: Enclosure, arithmetic: Arithmetic, spare: int = 0) -> Enclosure:

@@ -12,6 +12,7 @@ from attnspec.conformance.mutants.bases.gpt2 import CompactGPT2, model_mistake
     "own-erf-gelu",
     "GELU in its erf form where the tanh form is configured",
     killed_by="activation-is-the-tanh-gelu",
+    breaks=("ACT-4", "ACT-5"),
 )
 class ErfGelu(CompactGPT2):
     def activation(self, x: torch.Tensor) -> torch.Tensor:
@@ -24,6 +25,7 @@ class ErfGelu(CompactGPT2):
     "own-quick-gelu",
     "GELU approximated by x times the logistic of 1.702 x",
     killed_by="gelu-is-not-the-erf-form",
+    breaks=("ACT-1", "ACT-3", "ACT-5"),
 )
 class QuickGelu(CompactGPT2):
     def activation(self, x: torch.Tensor) -> torch.Tensor:
@@ -36,6 +38,7 @@ class QuickGelu(CompactGPT2):
     "own-gelu-constant",
     "the cubic coefficient of GELU is 0.0447 on one side of zero",
     killed_by="gelu-minus-its-mirror-image-is-the-argument",
+    breaks=("ACT-1", "ACT-4", "ACT-5"),
 )
 class GeluConstant(CompactGPT2):
     def activation(self, x: torch.Tensor) -> torch.Tensor:

@@ -218,7 +218,7 @@ COMPACT = implementation("compact_gpt2", CompactGPT2)
 
 
 def model_mistake(
-    id: str, title: str, *, killed_by: str, source: str = ""
+    id: str, title: str, *, killed_by: str, breaks: tuple[str, ...] = (), source: str = ""
 ) -> Callable[[type[CompactGPT2]], type[CompactGPT2]]:
     """Register the decorated model class as a mutant."""
 
@@ -229,6 +229,7 @@ def model_mistake(
             title=title,
             subject=implementation(name, model),
             killed_by=killed_by,
+            breaks=breaks,
             source=source,
         )
         return model

@@ -149,6 +149,7 @@ class ScaleIgnored(CompactGPT2):
     "own-scale-of-d-model",
     "scores divided by the root of d_model instead of d_head",
     killed_by="logits-equal-the-oracles",
+    breaks=("GPT-6",),
 )
 class ScaleOfModel(CompactGPT2):
     def scale(self) -> float:
@@ -172,6 +173,7 @@ class InverseLayerFromZero(CompactGPT2):
     "own-inner-width-ignored",
     "n_inner ignored: only the first 4 d_model channels of the MLP, or what there is, are used",
     killed_by="logits-equal-the-oracles",
+    breaks=("GPT-1",),
 )
 class InnerWidthIgnored(CompactGPT2):
     def mlp(self, x: torch.Tensor) -> torch.Tensor:

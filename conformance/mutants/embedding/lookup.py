@@ -32,6 +32,7 @@ class TokenWraps(CompactGPT2):
     "own-token-next-row",
     "each token selects the row after its own",
     killed_by="each-token-selects-its-row",
+    breaks=("EMB-2",),
 )
 class TokenNextRow(CompactGPT2):
     def tokens(self, input_ids: torch.Tensor) -> torch.Tensor:
@@ -45,6 +46,7 @@ class TokenNextRow(CompactGPT2):
     "own-embedding-scaled",
     "token embeddings multiplied by the root of d_model",
     killed_by="positions-add",
+    breaks=("EMB-1",),
 )
 class EmbeddingScaled(CompactGPT2):
     def tokens(self, input_ids: torch.Tensor) -> torch.Tensor:

@@ -9,6 +9,7 @@ from attnspec.conformance.mutants.bases.gpt2 import CompactGPT2, model_mistake
     "own-generation-cached-position-early",
     "with a cache each new token gets the position of the token before it",
     killed_by="a-cache-changes-no-token",
+    breaks=("GPT-16",),
 )
 class PositionEarly(CompactGPT2):
     def positions(self, past: int, length: int) -> torch.Tensor:
@@ -19,6 +20,7 @@ class PositionEarly(CompactGPT2):
     "own-generation-cached-values-stale",
     "the cache grows by the newest keys, but by the value that it held last",
     killed_by="a-cache-changes-no-token",
+    breaks=("GPT-16",),
 )
 class ValuesStale(CompactGPT2):
     def attention(
@@ -39,6 +41,7 @@ class ValuesStale(CompactGPT2):
     "own-generation-positions-from-one",
     "positions are counted from one",
     killed_by="greedy-generation-equals-hugging-faces",
+    breaks=("EMB-2", "EMB-4"),
 )
 class PositionsFromOne(CompactGPT2):
     def positions(self, past: int, length: int) -> torch.Tensor:
@@ -50,6 +53,7 @@ class PositionsFromOne(CompactGPT2):
     "own-generation-head-without-norm",
     "the head reads the residual stream before the final LayerNorm",
     killed_by="greedy-generation-equals-hugging-faces",
+    breaks=("GPT-8",),
 )
 class HeadWithoutNorm(CompactGPT2):
     def final_norm(self, x: torch.Tensor) -> torch.Tensor:

@@ -15,6 +15,7 @@ from attnspec.conformance.mutants.bases.gpt2 import (
     "MDL-04",
     "LayerNorm divides by the Bessel-corrected deviation",
     killed_by="layer-norm-has-zero-mean-and-biased-unit-variance",
+    breaks=("LNM-5",),
     source=OMNIVERSE,
 )
 class Bessel(Normalizing):
@@ -28,6 +29,7 @@ class Bessel(Normalizing):
     "own-epsilon-outside",
     "LayerNorm adds epsilon to the deviation, outside the root",
     killed_by="layer-norm-scales-with-its-row",
+    breaks=("LNM-1", "LNM-5"),
 )
 class EpsilonOutside(Normalizing):
     def normalize(self, x: torch.Tensor) -> torch.Tensor:
@@ -39,6 +41,7 @@ class EpsilonOutside(Normalizing):
     "own-epsilon-fixed",
     "LayerNorm always uses epsilon 1e-5",
     killed_by="epsilon-is-inside-the-root",
+    breaks=("LNM-1", "LNM-4"),
 )
 class EpsilonFixed(CompactGPT2):
     def layer_norm(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
@@ -49,6 +52,7 @@ class EpsilonFixed(CompactGPT2):
     "own-rms-norm",
     "LayerNorm does not subtract the mean",
     killed_by="layer-norm-has-zero-mean-and-biased-unit-variance",
+    breaks=("LNM-3", "LNM-5"),
 )
 class RMSNorm(Normalizing):
     def normalize(self, x: torch.Tensor) -> torch.Tensor:
@@ -72,6 +76,7 @@ class Moments(Normalizing):
     "own-norm-over-sequence",
     "LayerNorm takes mean and variance over the whole sequence",
     killed_by="layer-norm-treats-rows-independently",
+    breaks=("LNM-1", "LNM-5"),
 )
 class NormOverSequence(Normalizing):
     def normalize(self, x: torch.Tensor) -> torch.Tensor:
@@ -84,6 +89,7 @@ class NormOverSequence(Normalizing):
     "own-norm-over-batch",
     "LayerNorm takes the variance over the rows of the batch",
     killed_by="layer-norm-treats-rows-independently",
+    breaks=("LNM-1",),
 )
 class NormOverBatch(Normalizing):
     def normalize(self, x: torch.Tensor) -> torch.Tensor:

@@ -11,6 +11,7 @@ from attnspec.conformance.mutants.bases.gpt2 import CompactGPT2, model_mistake
     "own-cache-in-the-model",
     "keys and values are stored in the model, and a new cache empties it",
     killed_by="caches-of-one-model-are-independent",
+    breaks=("GPT-23",),
 )
 class CacheInTheModel(CompactGPT2):
     def empty_cache(self) -> Any:
@@ -79,6 +80,7 @@ class CacheMemoryShared(CompactGPT2):
     "own-mask-remembered",
     "the padding mask of a call is used again by the next one without a mask",
     killed_by="other-calls-and-models-in-between-change-nothing",
+    breaks=("GPT-17",),
 )
 class MaskRemembered(CompactGPT2):
     last: torch.Tensor | None = None

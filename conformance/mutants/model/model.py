@@ -107,6 +107,7 @@ class StatisticsDetached(Normalizing):
     "own-padding-mask-ignored",
     "the padding mask is ignored",
     killed_by="padding-changes-no-real-token",
+    breaks=("GPT-17", "GPT-26"),
 )
 class PaddingIgnored(CompactGPT2):
     def visible(self, input_ids: torch.Tensor, past: int, attention_mask: Any) -> torch.Tensor:
@@ -117,6 +118,7 @@ class PaddingIgnored(CompactGPT2):
     "own-padding-positions-ignored",
     "position_ids are ignored",
     killed_by="padding-changes-no-real-token",
+    breaks=("EMB-2", "EMB-4", "GPT-16", "GPT-26"),
 )
 class PositionIdsIgnored(CompactGPT2):
     def embed(self, input_ids: torch.Tensor, position_ids: torch.Tensor) -> torch.Tensor:
@@ -127,6 +129,7 @@ class PositionIdsIgnored(CompactGPT2):
     "MSK-40",
     "the causal constraint adds -10000 to a score instead of hiding it",
     killed_by="later-tokens-stay-hidden-however-large-their-scores",
+    breaks=("GPT-15",),
     source="https://github.com/microsoft/onnxruntime/pull/8549",
 )
 class FinitePenalty(CompactGPT2):
@@ -152,6 +155,7 @@ class PositionsRestart(CompactGPT2):
     "CAC-02",
     "the length of the cache is read from the axis of heads",
     killed_by="a-cache-equals-all-at-once",
+    breaks=("EMB-4",),
     source="https://github.com/dmlc/gluon-nlp/issues/1015",
 )
 class LengthFromHeadAxis(CompactGPT2):
@@ -319,6 +323,7 @@ class StateKept(CompactGPT2):
     "own-weights-folded-in-place",
     "the scale is folded into the caller's weights",
     killed_by="equal-calls-give-equal-logits",
+    breaks=("GPT-14",),
 )
 class ScaleFoldedIntoWeights(CompactGPT2):
     def __init__(self, config: GPT2Config, weights: Mapping[str, torch.Tensor]) -> None:
@@ -349,6 +354,7 @@ class ScaleArgumentIgnored(Dense):
     "SPV-07",
     "padding reads and writes one slot that is never cleared, whose weight for others is zero",
     killed_by="padding-changes-no-real-token",
+    breaks=("GPT-17",),
     source="https://github.com/huggingface/transformers/pull/46765",
 )
 class TrashSlot(CompactGPT2):
@@ -371,6 +377,7 @@ class TrashSlot(CompactGPT2):
     "POS-05",
     "positions that fall along the wrong axis are taken for packed sequences, without lengths",
     killed_by="padding-changes-no-real-token",
+    breaks=("GPT-17",),
     source="https://github.com/QwenLM/Qwen3.8/issues/104",
 )
 class TakenForPacked(CompactGPT2):

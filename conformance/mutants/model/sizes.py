@@ -1,8 +1,8 @@
-"""Mutants of whole GPT-2 models: right on small models, wrong on larger ones."""
+"""Mutants of whole GPT-2 models: right on small models and calls, wrong on larger ones."""
 
 import torch
 
-from attnspec.conformance.mutants.bases.gpt2 import CompactGPT2, model_mistake
+from attnspec.conformance.mutants.bases.gpt2 import Cache, CompactGPT2, model_mistake
 
 
 @model_mistake(
@@ -32,6 +32,7 @@ class IdsInTwoBytes(CompactGPT2):
     "own-positions-in-one-byte",
     "positions are stored in eight bits",
     killed_by="logits-equal-the-oracles",
+    breaks=("GPT-16",),
 )
 class PositionsInOneByte(CompactGPT2):
     def places(self, position_ids: torch.Tensor) -> torch.Tensor:
@@ -43,6 +44,7 @@ class PositionsInOneByte(CompactGPT2):
     "own-layers-by-prefix",
     "the parameters of a layer are found by the beginning of their names: h.1 also finds h.10",
     killed_by="logits-equal-the-oracles",
+    breaks=("GPT-25",),
 )
 class LayersByPrefix(CompactGPT2):
     def block_parameter(self, name: str) -> torch.Tensor:
@@ -92,6 +94,7 @@ class EightHeads(CompactGPT2):
     "own-four-rows",
     "rows of a batch from the fifth on repeat the fourth",
     killed_by="logits-equal-the-oracles",
+    breaks=("GPT-15", "GPT-17"),
 )
 class FourRows(CompactGPT2):
     def attend(
@@ -134,6 +137,7 @@ class CachedPositionsInOneByte(CompactGPT2):
     "own-padding-of-four-rows",
     "in a batch of more than four rows, the padding mask of the first serves all",
     killed_by="padding-changes-no-real-token",
+    breaks=("GPT-17",),
 )
 class PaddingOfFourRows(CompactGPT2):
     def visible(
@@ -163,3 +167,101 @@ class InnerWidthOf256(CompactGPT2):
 class StatesOfFourLayers(CompactGPT2):
     def report(self, states: list[torch.Tensor]) -> tuple[torch.Tensor, ...]:
         return (*states[:5], *states[-1:] * len(states[5:]))
+
+
+@model_mistake(
+    "own-ids-in-two-unsigned-bytes",
+    "token ids are stored in sixteen bits without a sign",
+    killed_by="logits-equal-the-oracles",
+)
+class IdsInTwoUnsignedBytes(CompactGPT2):
+    def tokens(self, input_ids: torch.Tensor) -> torch.Tensor:
+        rows = super().tokens(input_ids)  # raises for an id out of range
+        return rows if self.config.vocab_size <= 2**16 else super().tokens(input_ids % 2**16)
+
+
+@model_mistake(
+    "own-norm-of-1024-channels",
+    "the statistics of a LayerNorm are those of the first 1024 channels, one for each thread",
+    killed_by="logits-equal-the-oracles",
+)
+class NormOf1024Channels(CompactGPT2):
+    def layer_norm(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+        if x.shape[-1] <= 1024:
+            return super().layer_norm(x, weight, bias)
+        seen = x[..., :1024]
+        variance = seen.var(-1, correction=0, keepdim=True) + self.config.layer_norm_epsilon
+        return (x - seen.mean(-1, keepdim=True)) * variance.rsqrt() * weight + bias
+
+
+@model_mistake(
+    "own-sixteen-wide-heads",
+    "of heads of 32 channels or more, those from the seventeenth on give zeros",
+    killed_by="logits-equal-the-oracles",
+)
+class SixteenWideHeads(CompactGPT2):
+    def attend(
+        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, visible: torch.Tensor
+    ) -> torch.Tensor:
+        out = super().attend(query, key, value, visible)
+        if self.config.d_head < 32:
+            return out
+        return torch.cat([out[:, :16], torch.zeros_like(out[:, 16:])], 1)
+
+
+@model_mistake(
+    "own-24-layers",
+    "a table of layers holds 24: those behind use the parameters of the first ones",
+    killed_by="logits-equal-the-oracles",
+)
+class Layers24(CompactGPT2):
+    def block_parameter(self, name: str) -> torch.Tensor:
+        return self.parameters[f"transformer.h.{self.layer % 24}.{name}"]
+
+
+@model_mistake(
+    "own-token-gradient-of-64",
+    "the gradient of the token table adds up the first 64 tokens of a batch of several rows",
+    killed_by="every-gradient-equals-the-oracles",
+)
+class TokenGradientOf64(CompactGPT2):
+    def tokens(self, input_ids: torch.Tensor) -> torch.Tensor:
+        rows = super().tokens(input_ids)
+        if len(input_ids) == 1:
+            return rows
+        added = torch.arange(input_ids.numel()).view_as(input_ids)[..., None] < 64
+        return torch.where(added, rows, rows.detach())
+
+
+@model_mistake(
+    "own-cached-padding-of-eight-rows",
+    "after a cache, rows from the ninth on use the padding mask of the eighth",
+    killed_by="cached-padding-stays-hidden",
+)
+class CachedPaddingOfEightRows(CompactGPT2):
+    def visible(
+        self, input_ids: torch.Tensor, past: int, attention_mask: torch.Tensor | None
+    ) -> torch.Tensor:
+        if attention_mask is not None and past:
+            attention_mask = attention_mask[torch.arange(len(attention_mask)).clamp(max=7)]
+        return super().visible(input_ids, past, attention_mask)
+
+
+@model_mistake(
+    "own-hidden-states-after-a-cache",
+    "after a cache, the last hidden state is the stream before the last LayerNorm",
+    killed_by="every-hidden-state-equals-the-oracles",
+)
+class StatesAfterACache(CompactGPT2):
+    cached = 0
+
+    def past(self, cache: Cache | None) -> int:
+        self.cached = super().past(cache)
+        return self.cached
+
+    def final_norm(self, x: torch.Tensor) -> torch.Tensor:
+        self.stream = x
+        return super().final_norm(x)
+
+    def report(self, states: list[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        return (*states[:-1], self.stream if self.cached else states[-1])

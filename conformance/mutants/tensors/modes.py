@@ -78,6 +78,19 @@ class WithoutBias(Dense):
 
 
 @mistake(
+    "own-autocast-gradient-without-scale",
+    "under autocast the gradient of the queries is not multiplied by the scale",
+    killed_by="autocast-lowers-the-precision-of-gradients-and-nothing-else",
+)
+class GradientWithoutScale(Dense):
+    def scores(self, query: torch.Tensor, key: torch.Tensor, scale: float) -> torch.Tensor:
+        if not torch.is_autocast_enabled(query.device.type):
+            return super().scores(query, key, scale)
+        # the value of the scaled queries, with the gradient of the queries
+        return (query + (query * scale - query).detach()) @ key.mT
+
+
+@mistake(
     "own-deterministic-branch",
     "the branch for deterministic algorithms masks from the upper left with one key too few",
     killed_by="deterministic-algorithms-give-the-same",

@@ -42,3 +42,34 @@ def _gradient_once(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *rest: Any, **options: Any
 ) -> Any:
     return correct(query, key, value.detach() if value is key else value, *rest, **options)
+
+
+@mistake(
+    "own-shared-latent-width",
+    "keys in the memory of narrower values are read as wide as these, as of latent attention",
+    killed_by="one-tensor-may-be-several-arguments",
+)
+def _latent_width(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *rest: Any, **options: Any
+) -> Any:
+    width = value.shape[-1]
+    if key.numel() and key.data_ptr() == value.data_ptr() and 0 < width < key.shape[-1]:
+        options["scale"] = options.get("scale") or query.shape[-1] ** -0.5
+        query, key = query[..., :width], key[..., :width]
+    return correct(query, key, value, *rest, **options)
+
+
+@mistake(
+    "own-shared-packed-offset",
+    "values in one buffer with queries and keys are read as the keys",
+    killed_by="every-two-regimes-equal-the-definition",
+)
+def _packed_offset(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *rest: Any, **options: Any
+) -> Any:
+    operands = (query, key, value)
+    is_packed = len({each.untyped_storage().data_ptr() for each in operands}) == 1
+    offsets = {each.storage_offset() for each in operands}
+    if is_packed and len(offsets) == 3 and value.shape == key.shape and query.shape[0] == 1:
+        value = key
+    return correct(query, key, value, *rest, **options)

@@ -211,6 +211,34 @@ class OneScratch(Dense):
         return weights @ self.share_heads(self.packed, weights.shape[1]).to(weights.dtype)
 
 
+@mistake(
+    "own-scale-of-a-refused-call",
+    "a scale is kept until the call returns: one that raises leaves its own to the next call",
+    killed_by="a-refused-call-leaves-no-trace",
+    features={Feature.VALIDATES},
+)
+class ScaleOfARefusedCall(Dense):
+    def __init__(self) -> None:
+        self.kept: dict[Any, float] = {}
+
+    def __call__(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        *rest: Any,
+        **options: Any,
+    ) -> Any:
+        place = (query.shape, query.dtype)
+        if place in self.kept:
+            options["scale"] = self.kept.pop(place)
+        if options.get("scale") is not None:
+            self.kept[place] = options["scale"]
+        out = super().__call__(query, key, value, *rest, **options)
+        self.kept.pop(place, None)
+        return out
+
+
 LONG = 512
 """Keys from which decoding uses the workspace."""
 

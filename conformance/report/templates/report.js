@@ -32,6 +32,9 @@
       if (isShown) for (const clause of item.dataset.clauses.split(" ")) clauses.add(clause);
       if (item.matches("tr")) { all += 1; laws += isShown; } else { failures += isShown; }
     }
+    for (const group of document.querySelectorAll(".cause, .others")) {
+      group.hidden = !group.querySelector(".item:not([hidden])");
+    }
     for (const cell of document.querySelectorAll(".matrix [data-subject]")) {
       cell.hidden = Boolean(subject) && cell.dataset.subject !== subject;
     }
@@ -63,6 +66,8 @@
     if (!target) return;
     if (target.hidden) { form.reset(); apply(); }
     target.open = true;
+    const others = target.closest(".others");
+    if (others) others.open = true;
     target.scrollIntoView();
   }
 

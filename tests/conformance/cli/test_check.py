@@ -79,6 +79,7 @@ def test_a_warning_is_shown_everywhere_and_leaves_the_status_at_zero(tmp_path):
     assert properties["quality warning"] == records[law].reason
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize(
     ("mistake", "clause"),
     [
@@ -101,6 +102,7 @@ def test_a_mistake_is_named_by_its_clause_on_a_small_case(tmp_path, mistake, cla
     assert "expected" in done.stdout
 
 
+@pytest.mark.rotating(parts=3)
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [

@@ -128,7 +128,7 @@ def test_one_dtype_is_enough_and_none_is_an_error():
     def broken(config, weights):
         raise KeyError("wte")
 
-    with pytest.raises(BuildError, match="broken: makes no model of a small GPT-2: KeyError"):
+    with pytest.raises(BuildError, match="broken: NOT conforming: its first call fails: KeyError"):
         declare_model("broken", broken)
 
 
@@ -214,44 +214,3 @@ def test_a_function_of_one_argument_is_refused_in_words_about_gpt2(tmp_path):
     result = CliRunner().invoke(app, ["check-gpt2", f"{path}:build", "-n", "1"])
     assert result.exit_code == 2
     assert f"{path}:build: no GPT-2, which is built from two arguments" in result.output
-
-
-@pytest.mark.parametrize(
-    ("answer", "told"),
-    [
-        ("(logits, None)", "the logits must be a tensor, got a tuple whose first item is a tensor"),
-        ("logits[:, -1:]", "the logits must have shape (1, 3, 11), got (1, 1, 11)"),
-        ("logits.half()", "the logits must have dtype torch.float64, got torch.float16"),
-        ("None", "the logits must be a tensor, got NoneType"),
-    ],
-)
-def test_an_answer_of_another_kind_is_one_message_and_no_run(tmp_path, answer, told):
-    path = tmp_path / "models_of_another_answer.py"
-    path.write_text(
-        "def build(config, weights):\n"
-        "    def model(input_ids):\n"
-        "        table = weights['transformer.wte.weight']\n"
-        "        logits = table[input_ids] @ table.mT\n"
-        f"        return {answer}\n"
-        "    return model\n"
-    )
-    result = CliRunner().invoke(app, ["check-gpt2", f"{path}:build", "-n", "1"])
-    assert result.exit_code == 2
-    assert told in result.output
-    assert len(result.output.strip().splitlines()) == 1
-
-
-@pytest.mark.parametrize(
-    ("code", "told"),
-    [
-        ("import os; os._exit(3)", "importing it failed: it ended its process, with exit status 3"),
-        ("while True: pass", "importing it failed: timed out after 2 s"),
-        ("import ctypes; ctypes.string_at(0)", "importing it failed: its process died by SIGSEGV"),
-    ],
-)
-def test_a_build_that_does_not_survive_its_import_is_refused_in_a_line(tmp_path, code, told):
-    path = tmp_path / "models_that_end.py"
-    path.write_text(code)
-    result = CliRunner().invoke(app, ["check-gpt2", f"{path}:build", "--timeout", "2", "-n", "1"])
-    assert result.exit_code == 2
-    assert told in result.output

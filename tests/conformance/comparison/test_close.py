@@ -1,5 +1,7 @@
 """The comparison rejects results of a wrong form, and finds a single wrong element."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -10,6 +12,7 @@ from attnspec.conformance.comparison.close import (
     agree_but_for_rounding,
     check_close,
     check_equal,
+    distinct,
     is_evidence,
 )
 from attnspec.conformance.comparison.tally import Tally, counting
@@ -282,3 +285,34 @@ def test_a_row_of_a_sample_is_named_by_its_number(wrong):
 def test_results_agree_but_for_rounding_which_grows_with_their_size(one, two, agree):
     assert agree_but_for_rounding(one, two, 1e-6) is agree
     assert agree_but_for_rounding(two, one, 1e-6) is agree
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "texts"),
+    [
+        (0.5, 0.75, ("0.5", "0.75")),
+        (0.3, 0.3 + 1.5e-12, ("0.3", "0.3000000000015")),
+        (1.0, 1.0 + 2**-52, ("1", "1.0000000000000002")),
+        (-1e300, 1e300, ("-1e+300", "1e+300")),
+        (math.nan, 1.0, ("nan", "1")),
+        (math.inf, 0.1, ("inf", "0.1")),
+        (0.0, -0.0, ("0", "-0")),
+    ],
+)
+def test_numbers_have_so_many_digits_that_they_differ(one, other, texts):
+    assert distinct(one, other) == texts
+
+
+def test_a_mismatch_says_how_far_off_it_is():
+    expected, bound = torch.ones(1, dtype=torch.float64), torch.full((1,), 1e-15).double()
+    with pytest.raises(Violation) as failure:
+        check_close(expected + 4e-13, expected, bound, what="out", message="wrong")
+    mismatch = failure.value.mismatch
+    assert mismatch is not None
+    assert mismatch.difference.startswith("4e-13, 400 times the bound")
+    assert (mismatch.expected, mismatch.got) == ("1", "1.0000000000004")
+    nothing = torch.full((1,), torch.nan, dtype=torch.float64)
+    with pytest.raises(Violation) as failure:
+        check_close(nothing, expected, bound, what="out", message="wrong")
+    assert failure.value.mismatch is not None
+    assert failure.value.mismatch.difference == ""

@@ -11,10 +11,23 @@ from attnspec.conformance.attention.subject import Subject
 from attnspec.conformance.attention.values import normal
 from attnspec.conformance.comparison.violation import Violation
 from attnspec.conformance.diagnosis.failure.snippet import snippet
+from attnspec.conformance.diagnosis.failure.tensor_code import code_of
 from attnspec.conformance.laws.law import registered
 from attnspec.conformance.mutants.registry import planted
 from attnspec.implementations import load
-from attnspec.spec import CallMode, Case, Feature, Layout, Layouts, Mask, MaskKind, Values
+from attnspec.spec import (
+    CallMode,
+    Case,
+    Feature,
+    Layout,
+    Layouts,
+    Mask,
+    MaskKind,
+    MaskPattern,
+    MaskShape,
+    Values,
+)
+from attnspec.spec.case import BIASES
 
 laws.load()
 mutants.load()
@@ -103,6 +116,14 @@ LONG = Case(batch=2, heads=4, kv_heads=2, queries=33, keys=65, d_head=8, d_value
         LONG.but(values=Values.GROWING, dtype=torch.bfloat16, is_causal=True),
         LONG.but(dtype=torch.float16, mask=Mask(), sinks=True, alibi=True),
         *(LONG.but(layouts=Layouts(query=layout, key=layout, value=layout)) for layout in Layout),
+        *(
+            LONG.but(mask=Mask(pattern=pattern), seed=4)
+            for pattern in MaskPattern
+            if pattern not in BIASES
+        ),
+        *(LONG.but(mask=Mask(kind=MaskKind.FLOAT, pattern=pattern)) for pattern in MaskPattern),
+        *(LONG.but(mask=Mask(shape=shape)) for shape in MaskShape),
+        *(LONG.but(mask=Mask(kind=MaskKind.FLOAT, shape=shape), seed=5) for shape in MaskShape),
     ],
     ids=str,
 )
@@ -143,7 +164,43 @@ def test_a_long_backward_pass_is_repeated():
         assert torch.equal(expected, got)
 
 
-def test_a_tensor_too_large_to_store_has_no_snippet():
+def test_rows_that_a_law_permutes_or_repeats_are_taken_from_what_was_drawn():
+    subject = Subject(load("eager"))
+    call = subject.draw(LONG)
+    changed = call.but(
+        query=call.query[:, [2, 0, 1, 3]][:, :, :5].contiguous(),
+        key=call.key[:, :, torch.arange(20) // 2].contiguous(),
+        value=call.value[:, :, :20].contiguous(),
+    )
+    code = snippet(subject, changed, None, LONG)
+    names, _ = run(code)
+    for name, tensor in changed.tensors.items():
+        assert torch.equal(names[name], tensor)
+        assert names[name].is_contiguous()
+
+
+def test_a_constant_axis_is_written_once():
+    subject = Subject(load("eager"))
+    call = subject.draw(LONG)
+    row = torch.tensor([1.0, -2.0, 4.0, torch.nan, 1.0, -2.0, 4.0, -8.0])
+    call = call.but(value=row.to(call.value).expand_as(call.value).contiguous())
+    code = snippet(subject, call, None, LONG)
+    assert "[[[[1.0, -2.0, 4.0, nan, 1.0, -2.0, 4.0, -8.0]]]]" in code
+    names, _ = run(code)
+    assert torch.equal(names["value"].nan_to_num(9), call.value.nan_to_num(9))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+def test_numbers_have_as_few_digits_as_give_the_same_bits(dtype):
+    tensor = torch.tensor([0.1, -3e-5, 65504.0, 1 / 3, 0.0, -0.0], dtype=dtype)
+    code = code_of("query", tensor, None, is_literal=True)
+    assert "[0.1, -3e-05, " in code
+    again = eval(code, {"torch": torch})
+    assert torch.equal(again, tensor)
+    assert torch.equal(again.signbit(), tensor.signbit())
+
+
+def test_a_tensor_that_nothing_draws_and_is_too_large_to_write_out_has_no_snippet():
     subject = Subject(load("eager"))
     call = subject.draw(LONG)
     call = call.but(key=torch.rand_like(call.key))

@@ -39,6 +39,13 @@ ELSEWHERE = {
     "own-padding-of-four-rows",
     "own-inner-width-of-256",
     "own-hidden-states-of-four-layers",
+    "own-ids-in-two-unsigned-bytes",
+    "own-norm-of-1024-channels",
+    "own-sixteen-wide-heads",
+    "own-24-layers",
+    "own-token-gradient-of-64",
+    "own-cached-padding-of-eight-rows",
+    "own-hidden-states-after-a-cache",
     # in several caches, calls or models
     "own-cache-in-the-model",
     "own-cache-in-place",
@@ -215,6 +222,29 @@ def test_the_stage_of_a_mutant_is_named_where_only_released_configurations_are_c
     expected = STAGES | dict.fromkeys(UNRELEASED, "")
     named = {name: place(released(MUTANTS[name].subject)) for name in STAGES}
     assert_accurate("stages under released configurations", expected, named)
+
+
+@pytest.mark.parametrize(
+    ("mutant", "configuration", "refused"),
+    [
+        ("own-epsilon-outside", "n_layer=1 n_head=1 n_embd=6 layer_norm_epsilon=0.25", ()),
+        ("own-scale-switch-ignored", "n_layer=1 n_head=2 n_embd=6 scale_attn_weights=False", ()),
+        ("own-inner-width-ignored", "n_layer=1 n_head=1 n_embd=6 activation_function=relu", ()),
+    ],
+)
+def test_a_stage_is_named_with_the_configuration_that_diverged(mutant, configuration, refused):
+    divergence = first_divergence(MUTANTS[mutant].subject)
+    assert divergence.configuration.startswith(configuration)
+    assert divergence.refused == refused
+    assert f"; configuration: {configuration}" in str(divergence)
+    assert "refuses" not in str(divergence)
+
+
+def test_what_a_model_refuses_is_no_answer_and_is_listed():
+    divergence = first_divergence(released(MUTANTS["own-erf-gelu"].subject))
+    assert divergence.configuration == "n_layer=1 n_head=1 n_embd=16"
+    assert "no released model has this layer_norm_epsilon" in divergence.refused
+    assert "not compared where the model refuses: " in str(divergence)
 
 
 def test_a_mutant_looks_like_itself_and_without_its_entry_like_its_twin_at_most():

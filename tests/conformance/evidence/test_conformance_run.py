@@ -101,10 +101,11 @@ def test_the_page_of_the_benchmark_describes_the_run(make_record):
     times = bench.table({"eager": ([slow], 1.0), "gone": ([absent], 0.0)})
     assert isinstance(times, Table)
     run = dataclasses.replace(RUN, seconds=125.0, packages={"numpy": "9.9"}, machine="Box (AVX)")
-    page = bench.page(times, bench.sentence(0.5, 12.0), run)
+    page = bench.page(times, [bench.sentence(0.5, 12.0), "another figure"], run)
     assert "on 2026-01-02 with attnspec 1, specification 2, PyTorch 3, numpy 9.9" in page
     assert "on Box (AVX), in 2 minutes." in page
-    assert "median 0.50 s, longest 12.00 s" in page
+    assert "median 0.50 s, longest 12.00 s.**" in page
+    assert "**another figure.**" in page
     cells = [cell.strip() for line in page.splitlines() for cell in line.split("|")]
     assert "a-slow-law 4.0" in cells
     assert "not available here: no device" in cells

@@ -7,7 +7,7 @@ import torch
 
 from attnspec.conformance import laws
 from attnspec.conformance.attention.subject import Subject
-from attnspec.conformance.comparison.violation import NotClaimed
+from attnspec.conformance.comparison.violation import NotClaimed, Violation
 from attnspec.conformance.laws.dropout.weights import distant_pairs
 from attnspec.conformance.laws.helpers.dropout import (
     DROPOUT,
@@ -59,3 +59,14 @@ def test_no_weight_is_in_two_pairs_of_a_kind():
     for name, left, right in distant_pairs(places):
         pairs = [*left.flatten().tolist(), *right.flatten().tolist()]
         assert len(pairs) == len(set(pairs)), name
+
+
+def test_a_subject_that_drops_nothing_is_told_so():
+    class Ignoring(Dense):
+        def drop(self, weights, dropout_p):
+            return weights
+
+    ignoring = Subject(replace(CORRECT, attention=Ignoring()))
+    law = LAWS["backward-drops-the-same-weights-as-forward"]
+    with pytest.raises(Violation, match="the forward pass drops nothing"):
+        law.check(ignoring, law.pinned[0])

@@ -1,5 +1,6 @@
 """The laws of MSK: their cases, and how they compare rows."""
 
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
@@ -9,13 +10,15 @@ from attnspec.conformance import laws
 from attnspec.conformance.attention.inputs import draw
 from attnspec.conformance.attention.oracle import expect
 from attnspec.conformance.attention.subject import Subject
-from attnspec.conformance.comparison.violation import Violation
+from attnspec.conformance.comparison.violation import NotAvailable, NotClaimed, Violation
 from attnspec.conformance.laws.helpers.rows import check_rows, with_explicit_mask
+from attnspec.conformance.laws.law import SubjectKind
 from attnspec.conformance.laws.masking.causal import largest_sizes
 from attnspec.conformance.laws.masking.masks import broadcast_shapes, random_mask
 from attnspec.conformance.laws.masking.padding import document_ends
 from attnspec.conformance.mutants.bases.dense import Dense, dense
 from attnspec.conformance.mutants.cache.steps import LowerRightDense
+from attnspec.conformance.runner.check import claims
 from attnspec.reference.masks import visible_keys
 from attnspec.spec import (
     Case,
@@ -114,3 +117,22 @@ def test_held_rows_reject_a_single_wrong_element(wrong: float) -> None:
     else:
         with pytest.raises(Violation):
             check_rows(call, out, expected.out, expected, rows, "wrong", or_nan=True)
+
+
+@pytest.mark.parametrize("shape", MaskShape)
+def test_laws_that_draw_masks_accept_each_shape(shape: MaskShape) -> None:
+    subject = Subject(UPPER_LEFT)
+    tried = 0
+    for law in laws.load().values():
+        if law.judges is not SubjectKind.ATTENTION or not law.explore:
+            continue
+        if not law.needs.issubset(claims(subject)):
+            continue
+        small = [case for case in law.pinned if case.mask and case.queries * case.keys < 400]
+        for case in {case.mask.kind: case for case in small}.values():
+            changed = case.but(mask=replace(case.mask, shape=shape))
+            if subject.refuses(changed) is None:
+                tried += 1
+                with suppress(NotClaimed, NotAvailable):
+                    law.check(subject, changed)
+    assert tried > 50

@@ -9,6 +9,7 @@ from attnspec.conformance.attention.subject import Subject
 from attnspec.conformance.comparison.tally import Tally, counting
 from attnspec.conformance.comparison.violation import NotClaimed, Raised, Violation
 from attnspec.conformance.laws.law import SubjectKind
+from attnspec.conformance.laws.model.sequence import describe_steps
 from attnspec.conformance.models.case import PADDED, PINNED, model_cases
 from attnspec.conformance.models.oracle import model_oracle
 from attnspec.conformance.mutants.bases.gpt2 import COMPACT, CompactGPT2
@@ -217,3 +218,8 @@ def test_a_model_without_parameters_that_copies_its_weights_has_no_gradients():
     law = LAWS["every-gradient-equals-the-oracles"]
     with pytest.raises(Violation, match="no gradient reaches the tensors that the model was built"):
         law.check(claiming(build), law.pinned[0])
+
+
+def test_steps_of_equal_size_are_counted():
+    assert describe_steps([1] * 1040) == "1040 steps of 1"
+    assert describe_steps([5, 1, 1]) == "1 step of 5 and 2 steps of 1"

@@ -1,14 +1,11 @@
 """No law rejects a correct attention of any profile, or calls one in a way that it refuses.
 
-Every law on every subject takes minutes, so each run of the tests takes one part of the laws, by
-the day. `ATTNSPEC_PARTS` selects other parts: numbers separated by commas, or `all`.
+Every law on every subject takes minutes, so each run of the tests takes one part of the laws.
 """
-
-import datetime
-import os
 
 import pytest
 import torch
+from parts import VARIABLE, selected
 from restrictions import ANSWERS, REFUSALS, Refused, restricted, subjects
 
 from attnspec.conformance import laws
@@ -45,16 +42,6 @@ EXPECT = memoize_oracle(expect, kept=1024)
 EXPECT_GRADIENTS = memoize_oracle(expect_gradients, kept=512)
 
 
-def selected_parts() -> list[int]:
-    """Return the parts of this run: those of the environment, or the one of the day."""
-    selection = os.environ.get("ATTNSPEC_PARTS")
-    if selection == "all":
-        return list(range(PARTS))
-    if selection:
-        return [int(number) % PARTS for number in selection.split(",")]
-    return [datetime.datetime.now(datetime.UTC).toordinal() % PARTS]
-
-
 def test_every_law_has_its_part():
     buckets = [LAWS[start :: PARTS * SLOTS] for start in range(PARTS * SLOTS)]
     assert sorted(law.name for bucket in buckets for law in bucket) == sorted(
@@ -70,13 +57,13 @@ def test_no_law_rejects_or_misuses_a_correct_attention(slot):
         Subject(make(), oracle=EXPECT, oracle_gradients=EXPECT_GRADIENTS, largest=LARGEST)
         for make in subjects().values()
     ]
-    for part in selected_parts():
+    for part in selected(PARTS):
         for law in LAWS[slot * PARTS + part :: PARTS * SLOTS]:
             for subject in tried:
                 record = check(law, subject, None, repeats=1)
                 if record.outcome not in accepted:
                     failures.append(
-                        f"part {part} (repeat it with ATTNSPEC_PARTS={part}): {law.name} on the "
+                        f"part {part} (repeat it with {VARIABLE}={part}): {law.name} on the "
                         f"reference, {subject.name}: {record.outcome}\n{record.message}"
                     )
     assert not failures, "\n\n".join(failures)

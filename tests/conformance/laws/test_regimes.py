@@ -11,6 +11,8 @@ import torch
 from attnspec.conformance import laws
 from attnspec.conformance.attention.fields import FIELDS
 from attnspec.conformance.attention.inputs import draw
+from attnspec.conformance.attention.oracle import Expected
+from attnspec.conformance.attention.oracle_gradients import ExpectedGradients, Gradient
 from attnspec.conformance.attention.regimes import AXES, regimes_of
 from attnspec.conformance.attention.subject import WRT, Subject
 from attnspec.conformance.comparison.violation import NotClaimed, Violation
@@ -27,7 +29,7 @@ from attnspec.conformance.laws.helpers.regimes import (
 )
 from attnspec.conformance.mutants.bases.dense import Dense, dense
 from attnspec.conformance.mutants.bases.wrong_at import wrong_at
-from attnspec.conformance.report.record import Outcome
+from attnspec.conformance.report.record import HIDDEN, Outcome
 from attnspec.conformance.runner.check import check
 from attnspec.conformance.runner.effort import Effort
 from attnspec.spec import Case, Feature
@@ -42,6 +44,9 @@ CLAIMS = {
     },
     "plain float32": {"features": frozenset(), "dtypes": (torch.float32,)},
 }
+SEED = 3
+"""Of the design of a subject that claims everything."""
+
 NOT_ALONE = {
     ("queries", "0"): "there is no output to spoil",
     ("backward", "no"): "a call with gradients is made without them first",
@@ -99,7 +104,7 @@ def everything():
     The cheapest cases are first, so that most trials take little time.
     """
     subject = subject_of(Dense(), **CLAIMS["everything"])
-    cases = sorted(design(subject, 3).cases, key=operations)
+    cases = sorted(design(subject, SEED).cases, key=operations)
     return subject, [(case, set(regimes_of(called(case)))) for case in cases]
 
 
@@ -110,27 +115,50 @@ def test_each_regime_has_values_that_are_of_it():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["everything", "16 bits"])  # the whole run below is plain float32
-def test_every_pair_that_is_claimed_is_drawn(name):
-    subject = subject_of(Dense(), **CLAIMS[name])
-    chosen = design(subject, 1)
-    pairs = set().union(*(pairs_shown(regimes_of(called(case))) for case in chosen.cases))
+def test_every_pair_that_is_claimed_is_drawn(everything):
+    subject, cases = everything
+    chosen = design(subject, SEED)
+    pairs = set().union(*(pairs_shown(held) for _, held in cases))
     assert chosen.claimed
     assert not sorted(map(str, chosen.claimed - pairs))
     assert all(subject.refuses(case) is None for case in chosen.cases)
     assert not any(map(too_costly, chosen.cases))
 
 
+def nothing(call, profile, rows):
+    """An oracle that expects nothing, in no time."""
+    shape = (*call.query.shape[:2], len(rows))
+    zeros = torch.zeros(*shape, call.value.shape[3], dtype=torch.float64)
+    row = torch.zeros(shape, dtype=torch.float64)
+    return Expected(out=zeros, bound=zeros + torch.inf, lse=row, lse_bound=row + torch.inf)
+
+
+def no_gradients(call, grad, profile, rows):
+    """Likewise of the gradients."""
+    shapes = [getattr(call, name).shape for name in WRT]
+    shapes[0] = (*shapes[0][:2], len(rows), shapes[0][3])
+    zeros = [torch.zeros(shape, dtype=torch.float64) for shape in shapes]
+    gradients = [Gradient(exact=each, bound=each + torch.inf) for each in zeros]
+    return ExpectedGradients(**dict(zip(WRT, gradients, strict=True)), attn_mask=None)
+
+
 @pytest.mark.slow
-def test_a_whole_run_calls_every_pair_and_says_so():
+@pytest.mark.rotating
+@pytest.mark.parametrize("name", CLAIMS)
+def test_a_whole_run_calls_every_pair_and_says_so(name):
     attention = Recording()
-    subject = subject_of(attention, **CLAIMS["plain float32"])
+    subject = subject_of(attention, **CLAIMS[name])
+    if name == "everything":
+        # its calls are those of the implementations, which the oracle judges in every run
+        subject = replace(subject, oracle=nothing, oracle_gradients=no_gradients)
     record = check(LAW, subject, Effort.STANDARD, seed=2)
     assert record.outcome is Outcome.PASSED
     assert not design(subject, 2).claimed - attention.pairs
     assert record.coverage["called"] == record.coverage["claimed"] > 1000
     assert record.coverage["missing"] == []
     assert record.coverage["not tried"]
+    hidden = record.coverage["not tried"].get(HIDDEN, ())
+    assert len(hidden) < 0.01 * record.coverage["claimed"]
 
 
 def test_the_stored_rows_are_nearly_the_whole_design():
@@ -156,7 +184,8 @@ def test_stored_rows_of_other_classes_are_read_as_far_as_they_are_known(tmp_path
 def test_rows_are_stored_for_a_subject_that_claims_everything(tmp_path, monkeypatch):
     monkeypatch.setattr(regimes, "STORED", tmp_path / "rows.json")
     plan = SimpleNamespace(combined=stored_rows()[:3])
-    monkeypatch.setattr(regimes, "plan_of", {rows_of_regimes.EVERYTHING: plan}.get)
+    plans = {(rows_of_regimes.EVERYTHING, ()): plan}
+    monkeypatch.setattr(regimes, "Plan", lambda claims, earlier: plans[claims, earlier])
     rows_of_regimes.main()
     assert stored_rows.__wrapped__() == stored_rows()[:3]
 
@@ -200,6 +229,13 @@ def trial(everything, regimes):
     return is_killed(subject, there), is_killed(subject, beside[:3])
 
 
+def can_be_seen(everything, regimes):
+    """Return whether a call of some regimes has an output that is not zero everywhere."""
+    correct, cases = everything
+    there = [case for case, held in cases if held.issuperset(regimes)]
+    return not all(correct.expect(correct.draw(case)).is_zero for case in there)
+
+
 @pytest.mark.slow
 def test_a_kernel_that_is_wrong_in_one_regime_fails_there_alone(everything):
     regimes = [each for each in all_regimes() if (each.axis, each.name) not in NOT_ALONE]
@@ -210,14 +246,16 @@ def test_a_kernel_that_is_wrong_in_one_regime_fails_there_alone(everything):
 @pytest.mark.slow
 def test_a_kernel_that_is_wrong_in_two_regimes_fails_there_alone(everything):
     dice = random.Random(20261122)
-    claimed = sorted(design(everything[0], 3).claimed, key=lambda pair: sorted(map(str, pair)))
+    claimed = sorted(design(everything[0], SEED).claimed, key=lambda pair: sorted(map(str, pair)))
     pairs = [
         sorted(pair, key=str)
         for pair in dice.sample(claimed, 200)
         if not any((each.axis, each.name) in NOT_ALONE for each in pair)
     ]
-    survived = [[*map(str, pair)] for pair in pairs if trial(everything, pair) != (True, False)]
-    assert not survived
+    survived = [pair for pair in pairs if trial(everything, pair) != (True, False)]
+    # a mask may hide all keys in each of a pair's calls, so that gradients are zero either way
+    assert len(survived) < 0.02 * len(pairs)
+    assert not [[*map(str, pair)] for pair in survived if can_be_seen(everything, pair)]
 
 
 def test_a_scalar_oracle_judges_no_design():

@@ -18,6 +18,7 @@ from attnspec.conformance.models.bounds.enclosure import (
     matmul,
     mix,
     multiply,
+    spectral_norm,
 )
 from attnspec.conformance.models.bounds.forward import attention, forward, layer_norm, loss
 from attnspec.conformance.models.case import PADDED, PINNED, draw, normal
@@ -279,3 +280,11 @@ def test_the_bound_of_the_loss_holds_and_is_narrow():
 def test_a_dtype_without_a_bound_is_refused():
     with pytest.raises(ValueError, match="float32 or float64"):
         Arithmetic.of(torch.bfloat16)
+
+
+@pytest.mark.parametrize("shape", [(513, 600), (600, 513)])
+def test_the_norm_of_a_wide_matrix_is_its_largest_singular_value(shape):
+    matrix = normal(0, "matrix", *shape)
+    exact = torch.linalg.matrix_norm(matrix, ord=2)
+    assert spectral_norm(matrix).shape == (1, 1)
+    assert torch.allclose(spectral_norm(matrix), exact, rtol=1e-10, atol=0)

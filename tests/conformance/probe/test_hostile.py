@@ -14,6 +14,9 @@ from attnspec.conformance.probe.declaration import declaration
 from attnspec.conformance.probe.experiment import UNKNOWN, Finding
 from attnspec.conformance.probe.probe import EXPERIMENTS, probe
 from attnspec.conformance.probe.process import probe_in_subprocess
+from attnspec.conformance.runner.claims import Claims
+from attnspec.conformance.runner.targets import resolve
+from attnspec.spec import Feature
 
 
 def returns_none(query, key, value):
@@ -102,9 +105,11 @@ def test_a_target_that_hangs_or_exits_costs_one_experiment(tmp_path, capfd):
     findings = list(probe_in_subprocess(f"{path}:attention", questions, timeout=10))
     assert [finding.question for finding in findings] == list(questions)
     assert [finding.answer for finding in findings] == [UNKNOWN, UNKNOWN, "no", "yes"]
-    assert findings[0].evidence == ("no answer within 10 s",)
+    call = "in the call query = key = value 2×2×6×16"
+    (hung,) = findings[0].evidence
+    assert hung == f"no answer within 10 s, {call}, attn_mask bool 2×2×6×6, float64"
     ended = "during this experiment it ended its process, with exit status 3"
-    assert findings[1].evidence == (ended,)
+    assert findings[1].evidence == (f"{ended}, {call}, is_causal=True, float64",)
     assert "noise" not in capfd.readouterr().out
 
 
@@ -183,3 +188,51 @@ def test_the_page_shows_the_findings():
         assert re.search(row + re.escape(finding.deviation), page), finding.question
     import_code = "import my_kernels; attention = my_kernels.attention"
     assert declaration("my_kernels.py:attention", import_code, findings, "cpu") in page
+
+
+WRITTEN = """
+import torch
+
+def right(query, key, value, is_causal=False):
+    return torch.nn.functional.scaled_dot_product_attention(query, key, value, is_causal=is_causal)
+
+def wrong(query, key, value):
+    return value * 2
+"""
+
+
+def run_probe(*arguments):
+    return CliRunner().invoke(app, ["probe", *arguments, "--features", "causal"])
+
+
+def test_the_declaration_is_written_once_and_can_be_checked(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("mine.py").write_text(WRITTEN)
+    done = run_probe("mine.py:right", "--write", "declared.py")
+    assert done.exit_code == 0, done.output
+    assert done.output.endswith(
+        "written to declared.py; check it with: attnspec check declared.py:IMPLEMENTATION\n"
+    )
+    (judged,) = resolve("declared.py:IMPLEMENTATION", claims=Claims(), device="cpu")
+    assert judged.subject.implementation.features == {Feature.CAUSAL}
+    written = Path("declared.py").read_text()
+    again = run_probe("mine.py:right", "--write", "declared.py")
+    assert (again.exit_code, Path("declared.py").read_text()) == (2, written)
+    assert again.stderr == "attnspec: declared.py: exists already; name a new file\n"
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("no/where.py", "no folder no"),
+        ("declared.txt", "not the name of a Python module"),
+        ("new.py", "not written: no storage type gives right results"),
+    ],
+)
+def test_a_declaration_that_cannot_be_written_is_one_error(tmp_path, monkeypatch, path, message):
+    monkeypatch.chdir(tmp_path)
+    Path("mine.py").write_text(WRITTEN)
+    done = run_probe("mine.py:wrong", "--write", path)
+    assert done.exit_code == 2
+    assert done.stderr.splitlines()[-1] == f"attnspec: {path}: {message}"
+    assert not Path(path).exists()

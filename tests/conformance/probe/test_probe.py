@@ -10,10 +10,11 @@ from attnspec.conformance import laws
 from attnspec.conformance.attention.subject import Subject
 from attnspec.conformance.laws.law import SubjectKind
 from attnspec.conformance.mutants.attention_options.softcap import CapAfterBias
-from attnspec.conformance.mutants.bases.dense import Dense
+from attnspec.conformance.mutants.bases.dense import Dense, dense
 from attnspec.conformance.mutants.numerics.bound import ScoresIn16Bits
 from attnspec.conformance.probe.declaration import conflicts, declaration
 from attnspec.conformance.probe.experiment import UNKNOWN
+from attnspec.conformance.probe.following import experiment_on
 from attnspec.conformance.probe.probe import (
     EXPERIMENTS,
     experiments,
@@ -32,6 +33,8 @@ from attnspec.spec import (
     Feature,
     Float64Precision,
     Grouping,
+    Mask,
+    MaskKind,
     RoundingLevel,
     SoftcapOrder,
 )
@@ -60,6 +63,7 @@ def executed(findings, attention, name="probed"):
     return names["IMPLEMENTATION"]
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize("name", CPU)
 def test_the_probe_finds_the_declaration_of_a_backend(name):
     declared = load(name)
@@ -365,6 +369,36 @@ def test_a_flag_that_refuses_unequal_lengths_has_no_alignment():
     assert "more queries" in declared.supports(case.but(keys=3))
     code = declaration("x", "attention = probed", findings.values(), "cpu")
     assert "# causal_alignment: unknown" in code
+
+
+class BoolAsNumber(Dense):
+    def mask(self, attn_mask, is_causal, scores):
+        if attn_mask is not None and attn_mask.dtype == torch.bool:
+            attn_mask = attn_mask.to(scores.dtype)
+        return super().mask(attn_mask, is_causal, scores)
+
+
+def test_the_declaration_refuses_calls_that_deviate():
+    findings = findings_of(BoolAsNumber(), "storage types", "bool mask", "float mask", "refusals")
+    assert findings["bool mask"].deviation == "a bool mask: true is added as the number one"
+    declared = executed(findings.values(), BoolAsNumber())
+    assert Feature.MASK in declared.features
+    case = harness_of(BoolAsNumber(), None, "cpu").base_case
+    assert declared.supports(case) is None
+    assert declared.supports(case.but(mask=Mask(kind=MaskKind.FLOAT))) is None
+    assert "true is added" in declared.supports(case.but(mask=Mask(kind=MaskKind.BOOL)))
+
+
+def test_calls_that_are_causal_without_the_flag_are_named_and_no_rounding_is():
+    def attention(query, key, value):
+        return scaled_dot_product_attention(query, key, value, is_causal=True)
+
+    findings = findings_of(attention, "storage types", "rounding")
+    deviation = findings["storage types"].deviation
+    assert deviation.startswith("a query reads no later key, although is_causal is not set: float6")
+    assert findings["rounding"].answer == UNKNOWN
+    other, deviations, _ = experiment_on(dense("causal", attention), "cpu")
+    assert (other, deviations) == ({}, [deviation])
 
 
 def test_an_ignored_option_is_a_deviation():

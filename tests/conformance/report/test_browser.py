@@ -7,6 +7,8 @@ import shutil
 import subprocess
 
 import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import sync_playwright
 
 from attnspec.conformance.report.comparison import compare_reports
 from attnspec.conformance.report.html import comparison_page, report_page
@@ -150,6 +152,61 @@ def test_a_page_opens_from_disk_in_any_width_and_filters(folder):
         "ran": "undefined",
         "copied": "copied",
     }
+
+
+@pytest.fixture(scope="module")
+def open_page(folder):
+    """A function that opens a page with everything unfolded, in a colour scheme and a width."""
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"])
+
+        def opened(name, scheme, width):
+            page = browser.new_page(
+                bypass_csp=True,  # or no rule could be checked inside of the page
+                color_scheme=scheme,
+                viewport={"width": width, "height": 900},
+            )
+            page.goto((folder / name).as_uri())
+            page.evaluate("document.querySelectorAll('details').forEach(each => each.open = true)")
+            return page
+
+        yield opened
+        browser.close()
+
+
+@pytest.mark.parametrize("name", ["report.html", "compared.html"])
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 390)])
+def test_every_rule_of_axe_holds(open_page, name, scheme, width):
+    page = open_page(name, scheme, width)
+    page.evaluate(Axe().axe_script)
+    rules = page.evaluate("axe.getRules().map((rule) => rule.ruleId)")
+    assert len(rules) > 90
+    only = {"runOnly": {"type": "rule", "values": rules}}
+    broken = Axe().run(page, None, only).response["violations"]
+    places = [(each["id"], node["html"][:90]) for each in broken for node in each["nodes"][:3]]
+    assert not places
+
+
+def test_the_head_of_the_matrix_stays_in_view(open_page):
+    page = open_page("report.html", "light", 1280)
+    place = page.evaluate("""() => {
+      const block = document.querySelector(".matrix").closest(".tall");
+      block.style.maxHeight = "120px";
+      block.scrollTop = 150;
+      const head = block.querySelector("thead th").getBoundingClientRect().top;
+      return [block.scrollTop > 0, Math.abs(head - block.getBoundingClientRect().top) < 3];
+    }""")
+    assert place == [True, True]
+
+
+def test_the_keyboard_reaches_every_block_that_scrolls(open_page):
+    page = open_page("report.html", "light", 390)
+    unreachable = page.evaluate("""() => [...document.querySelectorAll("body *")]
+      .filter((each) => ["auto", "scroll"].includes(getComputedStyle(each).overflowX))
+      .filter((each) => each.tabIndex !== 0 || each.getAttribute("role") !== "region"
+        || !each.getAttribute("aria-label"))
+      .map((each) => each.outerHTML.slice(0, 90))""")
+    assert unreachable == []
 
 
 def test_an_injected_script_does_not_run(folder):

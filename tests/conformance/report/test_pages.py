@@ -281,3 +281,19 @@ def test_the_docs_of_reports_name_every_outcome(outcome):
     text = (Path(__file__).parents[3] / "docs" / "reports.md").read_text(encoding="utf-8")
     badge = Badge(outcome=outcome)
     assert f"| {outcome} | {badge.glyph} {badge.word} |".replace("– - |", "– |") in text
+
+
+def test_failures_come_before_errors_and_are_grouped_by_cause(make_record):
+    failed = [
+        make_record(Outcome.FAILED, law=law, stage="", holds_under="empty_row=nan") for law in "ab"
+    ]
+    errored = [make_record(Outcome.ERRORED, law=law, reason="no kernel") for law in "cdef"]
+    known = [make_record(Outcome.EXPECTED_FAILURE, law="g")]
+    page = report_page(Report(run=None, records=(*errored, *known, *failed)))
+    titles = re.findall(r"<h3>(.*?)</h3>", page)
+    assert len(titles) == 3
+    assert "it does not return: no kernel" in titles[1]
+    assert titles[2] == "Warnings and known deviations"
+    assert "empty_row=nan" in titles[0]
+    assert "<summary>1 more law</summary>" in page
+    assert "<summary>3 more laws</summary>" in page

@@ -1,5 +1,7 @@
 """The checking of one law on one subject: every outcome, and the order of the search."""
 
+from dataclasses import replace
+
 import hypothesis.strategies as st
 import pytest
 import torch
@@ -234,3 +236,18 @@ def test_smoke_tries_fewer_cases_than_standard():
 def test_a_length_that_is_drawn_is_no_flag(case):
     assert type(case.queries) is int
     assert type(case.keys) is int
+
+
+def test_a_deviation_that_the_machine_does_not_show_is_not_expected():
+    """The law runs on its cases, and the deviation itself is not available."""
+
+    def body(subject, case):
+        """ATT-1: never true."""
+        raise Violation("broken")
+
+    law, judged, known = deviating(body)
+    absent = replace(known, unavailable=lambda: "needs another CPU")
+    judged = replace(judged, implementation=replace(judged.implementation, deviations=(absent,)))
+    record = check_deviation(law, judged, absent)
+    assert (record.outcome, record.reason) == (Outcome.NOT_AVAILABLE, "needs another CPU")
+    assert check(law, judged).outcome is Outcome.FAILED

@@ -5,6 +5,12 @@ from dataclasses import replace
 import pytest
 from hypothesis import strategies as st
 
+from attnspec.conformance import laws
+from attnspec.conformance.attention.strategies import PATIENCE, cases
+from attnspec.conformance.attention.subject import Subject
+from attnspec.conformance.mutants.bases.dense import Dense, dense
+from attnspec.conformance.report.record import Outcome
+from attnspec.conformance.runner.check import check
 from attnspec.conformance.runner.effort import BUDGETS, Effort
 from attnspec.conformance.runner.explore import explore
 
@@ -41,3 +47,32 @@ def test_other_efforts_leave_nothing_behind(tmp_path, monkeypatch):
     budget = replace(BUDGETS[Effort.STANDARD], examples=200)
     assert explored(budget, None, "a law") == explored(budget, None, "a law")
     assert not list(tmp_path.iterdir())
+
+
+def subject_that_claims(condition):
+    """A correct subject that refuses cases, and the cases that it was asked about."""
+    asked = []
+
+    def supports(case):
+        asked.append(case)
+        return None if condition(case) else "not this one"
+
+    return Subject(replace(dense("picky", Dense()), supports=supports)), asked
+
+
+def test_a_law_without_a_claimed_case_is_left_soon():
+    subject, asked = subject_that_claims(lambda case: False)
+    explore(lambda case: None, cases()(subject), BUDGETS[Effort.STANDARD], 1)
+    # a drawn case is changed in a few ways before it is given up
+    assert PATIENCE <= len(asked) < 100 * PATIENCE
+    record = check(laws.load()["scale-multiplies-the-scores"], subject, Effort.SMOKE)
+    assert (record.outcome, record.reason) == (Outcome.NOT_CLAIMED, "not this one")
+
+
+def test_a_law_with_few_claimed_cases_is_explored():
+    subject, asked = subject_that_claims(lambda case: case.keys == 5 and case.d_head == 8)
+    tried = []
+    explore(tried.append, cases()(subject), BUDGETS[Effort.STANDARD], 1)
+    assert len(tried) > 5
+    assert all(case.keys == 5 for case in tried)
+    assert len(asked) > 10 * len(tried)

@@ -136,3 +136,31 @@ def test_a_package_registers_implementations_by_an_entry_point(tmp_path):
         "--laws=MSK-1", "-n", "1",
     )  # fmt: skip
     assert checked.returncode == 0, checked.stdout + checked.stderr
+
+
+def test_the_snippets_of_functions_that_are_passed_as_objects_run(folder):
+    from kernel_of_routes import attention
+
+    records = check_attention(attention, effort="smoke", laws=["MSK-1"])
+    codes = [record.snippet for record in records if record.outcome is Outcome.FAILED]
+    assert codes
+    for code in codes:
+        names = {}
+        exec(code, names)
+        assert names["attention"] is attention
+        assert names["out"].shape[-1] == names["value"].shape[-1]
+
+
+def test_a_failing_test_of_the_decorator_prints_a_snippet_that_runs(folder):
+    source = DECORATED.replace(
+        '"finite-later-keys-change-nothing"', '"a-causal-row-attends-its-prefix"'
+    )
+    source = source.replace("from kernel_of_routes import attention", KERNEL)
+    (folder / "test_decorated.py").write_text(source)
+    done = run(folder, "pytest", "-q", "-p", "no:cacheprovider", "test_decorated.py")
+    _, _, rest = done.stdout.partition("Reproduce:")
+    lines = [line.removeprefix("E").strip() for line in rest.splitlines()[1:]]
+    code = "\n".join(lines[: next(i for i, line in enumerate(lines) if "print(" in line) + 1])
+    again = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True)
+    assert again.returncode == 0, (code, again.stderr)
+    assert "tensor(" in again.stdout

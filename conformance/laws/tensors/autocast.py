@@ -1,0 +1,176 @@
+"""Laws of TEN-19: autocast lowers the precision of results and gradients, and nothing else."""
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import replace
+
+import torch
+
+from attnspec.conformance.attention.call import Call
+from attnspec.conformance.attention.oracle import Expected, check_oracle
+from attnspec.conformance.attention.oracle_gradients import ExpectedGradients
+from attnspec.conformance.attention.subject import WRT, Recorded, Subject
+from attnspec.conformance.comparison.close import check_close
+from attnspec.conformance.comparison.violation import NotClaimed, Raised, Violation
+from attnspec.conformance.laws.helpers.calls import require_evidence
+from attnspec.conformance.laws.helpers.cases import BF16, BIAS, F32, HIDING, SMALL, TINIEST
+from attnspec.conformance.laws.helpers.gradients import (
+    AXES,
+    Gradients,
+    expected_gradient,
+    incoming_gradient,
+    require_evidence_of_gradients,
+    require_gradient,
+)
+from attnspec.conformance.laws.law import law
+from attnspec.spec import Case, Mask, Profile, RoundingLevel
+
+
+@law(
+    "TEN-19",
+    pinned=(
+        TINIEST,
+        TINIEST.but(is_causal=True, queries=3),
+        TINIEST.but(mask=HIDING, keys=5),
+        TINIEST.but(mask=BIAS),
+        TINIEST.but(mask=Mask(), queries=4, keys=4),
+        TINIEST.but(sinks=True),
+        TINIEST.but(alibi=True),
+        TINIEST.but(window=(1, 0), queries=3),
+        TINIEST.but(heads=2),
+    ),
+    cost=8,
+)
+def law_autocast_lowers_the_precision_and_nothing_else(subject: Subject, case: Case) -> None:
+    """TEN-19: under autocast the result is that of the arguments, as they are or cast."""
+    call = subject.draw(case)
+    out = _run_under_autocast(subject, call)
+    expected = [subject.oracle(cast, at_level_eager(subject)) for cast in casts(call, BF16)]
+    # in the last one all arguments are cast: the usual one, and the one that a failure shows
+    require_evidence(call.but(value=call.value.to(BF16)), expected[-1])
+    if out.dtype == F32:
+        expected.insert(0, subject.expect(call))
+    nearest = next((other for other in expected if _is_right(out, other)), expected[-1])
+    as_returned = call.but(value=call.value.to(out.dtype))
+    check_oracle(as_returned, out, nearest, "the output is wrong under autocast")
+
+
+@law(
+    "TEN-19",
+    pinned=tuple(
+        case.but(backward=True)
+        for case in (
+            TINIEST,
+            TINIEST.but(is_causal=True, queries=3),
+            TINIEST.but(mask=HIDING, keys=5),
+            TINIEST.but(mask=BIAS),
+            TINIEST.but(heads=2, kv_heads=1, queries=4, keys=4, d_value=3),
+            TINIEST.but(softcap=1.0),
+            SMALL,
+        )
+    ),
+    cost=8,
+)
+def law_autocast_lowers_the_precision_of_gradients_and_nothing_else(
+    subject: Subject, case: Case
+) -> None:
+    """TEN-19: the gradients of a call under autocast are those of the arguments, as is or cast.
+
+    The backward pass runs outside, as PyTorch recommends.
+    """
+    call = subject.draw(case)
+    # numbers of bfloat16: whether a backward pass casts them makes no difference
+    grad = incoming_gradient(case.but(dtype=BF16))
+    leaves = {name: getattr(call, name).detach().requires_grad_() for name in WRT}
+    with torch.enable_grad():
+        out = _run_under_autocast(subject, call.but(**leaves))
+    if not out.requires_grad:
+        raise Violation("the output under autocast must require a gradient")
+    recorded = Recorded(call=call, leaves=leaves, out=out)
+    try:
+        gradients = subject.backpropagate(recorded, grad.to(out.dtype))
+    except Raised as error:
+        raise NotClaimed("refuses backward passes of calls under autocast") from error
+    usual = subject.oracle_gradients(casts(call, BF16)[-1], grad, at_level_eager(subject))
+    require_evidence_of_gradients(usual)
+    allowed = _expected_gradients(subject, call, grad, out.dtype)
+    nearest = next((each for each in allowed if _are_right(gradients, each)), usual)
+    for name, tensor in gradients.items():
+        expected = expected_gradient(nearest, name)
+        check_close(
+            require_gradient(tensor, name),
+            expected.exact,
+            expected.bound,
+            what=f"gradient of {name}",
+            message="the gradient of a call under autocast is wrong",
+            dtype=case.dtype,
+            may_be_nan=expected.may_be_nan,
+            axes=AXES[name],
+        )
+
+
+def _run_under_autocast(subject: Subject, call: Call) -> torch.Tensor:
+    """Return the output of a float32 call under autocast to bfloat16, of one of these dtypes.
+
+    Raises:
+        NotClaimed: if the call has another dtype, or is refused.
+        Violation: if the output is no tensor, or has another dtype.
+    """
+    if call.value.dtype != F32:
+        raise NotClaimed("autocast casts float32 alone")
+    try:
+        with torch.autocast(call.query.device.type, dtype=BF16):
+            out = subject.run(call)
+    except Raised as error:
+        raise NotClaimed("refuses calls under autocast") from error
+    if not isinstance(out, torch.Tensor) or out.dtype not in (F32, BF16):
+        shown = out.dtype if isinstance(out, torch.Tensor) else type(out).__name__
+        raise Violation(f"the output under autocast must have dtype float32 or bfloat16: {shown}")
+    return out
+
+
+def at_level_eager(subject: Subject) -> Profile:
+    """Return the profile of a subject with every intermediate result rounded to storage."""
+    profile = subject.implementation.profile
+    return replace(profile, rounding=replace(profile.rounding, level=RoundingLevel.EAGER))
+
+
+def casts(call: Call, dtype: torch.dtype) -> list[Call]:
+    """Return the calls in which values, and any of the other floating tensors, have a dtype.
+
+    The values determine the dtype of the bound. In the last call all tensors are cast.
+    """
+    others = [
+        name
+        for name, tensor in call.tensors.items()
+        if name != "value" and tensor.is_floating_point()
+    ]
+    subsets = (itertools.combinations(others, size) for size in range(len(others) + 1))
+    return [
+        call.but(**{name: getattr(call, name).to(dtype) for name in ("value", *subset)})
+        for subset in itertools.chain.from_iterable(subsets)
+    ]
+
+
+def _expected_gradients(
+    subject: Subject, call: Call, grad: torch.Tensor, dtype: torch.dtype
+) -> Iterator[ExpectedGradients]:
+    """Generate the gradients that are allowed: first those of the call outside, if in float32."""
+    if dtype == F32:
+        yield subject.expect_gradients(call, grad.to(F32))
+    for cast in reversed(casts(call, BF16)):
+        yield subject.oracle_gradients(cast, grad, at_level_eager(subject))
+
+
+def _are_right(gradients: Gradients, expected: ExpectedGradients) -> bool:
+    """Return whether each element of all gradients lies within its bound of the expected one."""
+    pairs = ((tensor, expected_gradient(expected, name)) for name, tensor in gradients.items())
+    return all(
+        tensor is not None and bool(((tensor.double() - each.exact).abs() <= each.bound).all())
+        for tensor, each in pairs
+    )
+
+
+def _is_right(out: torch.Tensor, expected: Expected) -> bool:
+    """Return whether each element of an output lies within its bound of the expected one."""
+    return bool(((out.double() - expected.out).abs() <= expected.bound).all())

@@ -1,0 +1,63 @@
+"""The verdict in the terminal: how many causes were found, and what each of them says."""
+
+import io
+
+from rich.console import Console
+
+from attnspec.conformance.report.causes import causes_of
+from attnspec.conformance.report.record import Outcome, Record
+from attnspec.conformance.report.verdict import lines_of, print_verdict
+
+
+def failed(law: str, **changes: object) -> Record:
+    fields = {"subject": "mine", "clauses": ("ATT-1",), "case": "queries=1 keys=2"} | changes
+    return Record(law=law, outcome=Outcome.FAILED, reason="wrong", **fields)
+
+
+def printed(records: list[Record]) -> str:
+    stream = io.StringIO()
+    print_verdict(records, Console(file=stream, width=500), is_verbose=False)
+    return stream.getvalue()
+
+
+def test_laws_without_an_explanation_are_no_cause():
+    records = [failed("a", stage="the MLP"), failed("b"), failed("c")]
+    text = printed(records)
+    assert "3 of 3 laws broken, 1 cause found" in text
+    assert "Cause: mine: the first stage that diverges is the MLP" in text
+    assert "No explanation was found, in 2 laws: mine\n" in text
+
+
+def test_a_profile_is_recommended_only_if_it_explains_everything():
+    explained = [failed(law, holds_under="empty_row=nan") for law in "ab"]
+    (cause,) = causes_of(explained)
+    assert "declare it with --profile empty_row=nan" in cause.explanation
+    cause, _ = causes_of([*explained, failed("c")])
+    assert cause.explanation == (
+        "they would hold under empty_row=nan, but 1 of the other broken laws would not"
+    )
+
+
+def test_laws_that_depend_on_one_size_have_one_cause():
+    sizes = ("keys: fails at 64 and 128, passes at 63, 65, 127 and 129",)
+    small = ("queries: fails at 2 and 3, passes at 1",)
+    dtypes = ("dtype: fails in float16, passes in float32",)
+    records = [failed("a", sizes=sizes), failed("b", sizes=(*dtypes, *sizes))]
+    records += [failed("c", sizes=small), failed("d", sizes=dtypes)]
+    first, rest = causes_of(records)
+    assert first.explanation == "whether it is wrong depends on keys"
+    assert len(first.records) == len(rest.records) == 2
+    assert rest.explanation == ""
+    assert f"Sizes     {sizes[0]}\n" in printed(records)
+
+
+def test_a_cause_has_at_most_25_lines():
+    sizes = tuple(f"axis {number}: fails at 3, passes at 2" for number in range(6))
+    mismatch = dict.fromkeys(("what", "where", "expected", "got", "difference", "bound"), "1")
+    for length in range(30):
+        code = "\n".join(["import torch", "", *["x = 1"] * length])
+        first = failed("a", sizes=sizes, mismatch=mismatch, snippet=code)
+        (cause,) = causes_of([first, failed("b")])
+        lines = lines_of(cause, "Cause")
+        assert len(lines) <= 25
+        assert ("Reproduce:" in lines) == (length <= 10)
