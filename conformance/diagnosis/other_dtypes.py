@@ -5,7 +5,7 @@ import time
 from typing import Any
 
 from attnspec.conformance.attention.subject import Subject
-from attnspec.conformance.comparison import tally
+from attnspec.conformance.diagnosis.trial import try_case
 from attnspec.conformance.laws.law import Law
 
 PATIENCE = 2.0
@@ -32,9 +32,7 @@ def passing_dtypes(law: Law, subject: Any, case: Any) -> tuple[str, ...]:
         if dtype == case.dtype or time.perf_counter() - started > PATIENCE:
             continue
         other = case.but(dtype=dtype)
-        if isinstance(subject, Subject) and subject.refuses(other) is not None:
-            continue
-        if _holds(law, _copy(subject), other):
+        if try_case(law, _copy(subject), other).holds:
             passing.append(str(dtype).removeprefix("torch."))
     return tuple(passing)
 
@@ -42,13 +40,3 @@ def passing_dtypes(law: Law, subject: Any, case: Any) -> tuple[str, ...]:
 def _copy(subject: Any) -> Any:
     """Return a copy of an attention, so that its last call stays that of the failure."""
     return dataclasses.replace(subject) if isinstance(subject, Subject) else subject
-
-
-def _holds(law: Law, subject: Any, case: Any) -> bool:
-    """Return whether a law holds on a case; a case that is not claimed says nothing."""
-    try:
-        with tally.counting(tally.Tally()):
-            law.check(subject, case)
-    except Exception:  # NotClaimed included
-        return False
-    return True

@@ -90,7 +90,7 @@ def _size_that_matters(record: Record) -> str:
     """Return a sentence about the first size, of a tile or more, that decides whether it fails."""
     for line in record.sizes:
         axis, _, outcomes = line.partition(": ")
-        size = re.search(r"\b[0-9]+", outcomes)  # a dtype is no size
+        size = re.search(r"[0-9]+", outcomes)
         if size is not None and int(size[0]) >= SMALLEST_TILE:
             return f"whether it is wrong depends on {axis}"
     return ""

@@ -161,6 +161,8 @@ def _failure(entry: view.FailureEntry) -> str:
         parts.append(f"Case: {plain(record.case)}")
     if record.sizes:
         parts.append("\n".join(f"- {plain(each)}" for each in record.sizes))
+    if record.passes_in:
+        parts.append(f"The same case passes in {' and '.join(map(plain, record.passes_in))}")
     if record.holds_under:
         parts.append(f"Would hold under: {plain(record.holds_under)}")
     if entry.looks_like:

@@ -128,6 +128,8 @@ def lines_of(cause: Cause, title: str) -> list[str]:
     if record.case:
         lines.append(f"Case      {record.case}")
     lines += [f"Sizes     {each}" for each in record.sizes[:MOST_SIZES]]
+    if record.passes_in:
+        lines.append(f"Dtypes    the same case passes in {' and '.join(record.passes_in)}")
     lines += _found(record)
     code = [each for each in record.snippet.splitlines() if each]
     room = MOST_LINES - len(lines) - 1 - bool(others)

@@ -18,9 +18,9 @@ from attnspec.conformance.comparison.violation import (
     Violation,
 )
 from attnspec.conformance.diagnosis.failure.describe import describe
-from attnspec.conformance.diagnosis.refused_combinations import refused_combination
+from attnspec.conformance.diagnosis.trial import try_case
 from attnspec.conformance.laws.law import Law, Wide
-from attnspec.conformance.models.recording import Recording, recording
+from attnspec.conformance.models.recording import Recording
 from attnspec.conformance.report.record import HIDDEN, Outcome, Record
 from attnspec.conformance.runner.effort import BUDGETS, Effort
 from attnspec.conformance.runner.explore import explore
@@ -48,35 +48,16 @@ class _LawRun:
 
     def attempt(self, case: Any) -> None:
         """Try one case; a case that the subject does not claim is counted as refused."""
-        if isinstance(self.subject, Subject):
-            reason = self.subject.refuses(case)
-            if reason is not None:
-                self.count.add_reason(reason)
-                return
-            known = deviations(self.law, self.subject)
-            if any(each.applies(case) and each.unavailable() is None for each in known):
-                return
-        try:
-            if self.on_case is not None:
-                self.on_case(case)
-            with tally.counting(self.count), recording() as made:
-                self.law.check(self.subject, case)
-        except NotClaimed as refusal:
-            self.refuse(refusal)
+        trial = try_case(self.law, self.subject, case, self.count, self.on_case)
+        if trial.refusal:
+            self.count.add_reason(trial.refusal, missing=trial.is_missing)
+        if not trial.was_tried:
             return
-        except Exception as error:
-            combination = refused_combination(self.subject, error)
-            if combination is not None:
-                self.count.add_reason(combination)
-                return
-            self.failing, self.made = case, made
-            raise
+        if trial.error is not None:
+            self.failing, self.made = case, trial.made
+            raise trial.error
         self.count.examples += 1
         self.dtypes[str(getattr(case, "dtype", "")).removeprefix("torch.")] = None
-
-    def refuse(self, refusal: NotClaimed) -> None:
-        """Remember the reason why a case was not tried."""
-        self.count.add_reason(str(refusal), missing=isinstance(refusal, NotAvailable))
 
     def record(self, outcome: Outcome, started: float, **more: Any) -> Record:
         """Make the record of the cases tried so far."""
@@ -116,12 +97,6 @@ def _coverage(count: tally.Tally) -> dict[str, Any] | None:
 
 def _in_words(pair: Iterable[Any]) -> str:
     return " with ".join(sorted(map(str, pair)))
-
-
-def deviations(law: Law, subject: Any) -> list[Deviation]:
-    """List the known deviations of a subject from a law."""
-    implementation = getattr(subject, "implementation", None)
-    return [each for each in getattr(implementation, "deviations", ()) if each.law == law.name]
 
 
 def claims(subject: Any) -> Iterable[str]:
@@ -185,7 +160,7 @@ def check(
             name = f"{law.name} on {subject.name}"
             explore(run.attempt, source, BUDGETS[effort], law.cost, run.seed, name)
     except NotClaimed as refusal:  # by the choice of cases
-        run.refuse(refusal)
+        run.count.add_reason(str(refusal), missing=isinstance(refusal, NotAvailable))
     except Flaky as error:
         return _flaky(run, error, started, repeats)
     except (Violation, Exception) as error:
@@ -195,38 +170,6 @@ def check(
         outcome = Outcome.NOT_AVAILABLE if run.count.missing else Outcome.NOT_CLAIMED
         return run.record(outcome, started, reason=reasons[0])
     return run.record(Outcome.PASSED, started)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Trial:
-    """The outcome of a law on one case.
-
-    Attributes:
-        was_tried: false if the subject does not claim the case.
-        error: the exception with which the law failed, if it did.
-        made: what the law built and called of a model, if it failed.
-    """
-
-    was_tried: bool = True
-    error: Exception | None = None
-    made: Recording | None = None
-
-    @property
-    def holds(self) -> bool:
-        """True if the case was tried and the law holds."""
-        return self.was_tried and self.error is None
-
-
-def try_case(law: Law, subject: Any, case: Any) -> Trial:
-    """Try a law on one case."""
-    run = _LawRun(law, subject)
-    try:
-        run.attempt(case)
-    except QualityWarning:
-        return Trial()
-    except Exception as error:
-        return Trial(error=error, made=run.made)
-    return Trial(was_tried=run.count.examples > 0)
 
 
 def _chosen(run: _LawRun, cases: Wide) -> Sequence[Any]:

@@ -6,10 +6,11 @@ from typing import Any
 
 from attnspec.conformance.diagnosis.other_dtypes import passing_dtypes
 from attnspec.conformance.diagnosis.other_profiles import holds_under, holds_under_sentence
+from attnspec.conformance.diagnosis.trial import deviations
 from attnspec.conformance.diagnosis.undeclared_features import with_undeclared_features
 from attnspec.conformance.isolation.state import restored_state
 from attnspec.conformance.report.record import Outcome, Record
-from attnspec.conformance.runner.check import check, check_deviation, deviations
+from attnspec.conformance.runner.check import check, check_deviation
 from attnspec.conformance.runner.effort import Effort
 from attnspec.conformance.runner.smaller import with_smaller_case
 from attnspec.conformance.runner.targets import LoadedSubject

@@ -10,10 +10,10 @@ from attnspec.conformance.diagnosis.other_profiles import under
 from attnspec.conformance.diagnosis.smaller.correct import correct_counterpart
 from attnspec.conformance.diagnosis.smaller.neighbours import compared_sizes
 from attnspec.conformance.diagnosis.smaller.shrink import shrink
+from attnspec.conformance.diagnosis.trial import try_case
 from attnspec.conformance.isolation.memory import is_exhausted
 from attnspec.conformance.laws.law import Law
 from attnspec.conformance.report.record import Record
-from attnspec.conformance.runner.check import try_case
 
 SHRINKING = 2.0
 """Seconds in which a smaller case is sought."""
@@ -58,7 +58,7 @@ def with_smaller_case(law: Law, subject: Any, case: Any, record: Record) -> Reco
 
     def is_wrong(other: Any) -> bool | None:
         trial = try_case(law, subject, other)
-        if trial.error is None:
+        if trial.holds or not trial.was_tried:
             return False if trial.was_tried else None
         return True if try_case(law, correct, other).holds else None
 

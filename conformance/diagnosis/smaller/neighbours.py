@@ -8,8 +8,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-
 from attnspec.conformance.models.case import ModelCase
 from attnspec.spec import Case
 
@@ -79,11 +77,10 @@ _MODEL = (
         least=2,
     ),
 )
-DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 
 
 def compared_sizes(case: Any, fails: Fails, seconds: float) -> tuple[str, ...]:
-    """Compare the sizes and the dtype of a failing case with their neighbours.
+    """Compare the sizes of a failing case with their neighbours.
 
     Args:
         case: a case that fails.
@@ -99,14 +96,7 @@ def compared_sizes(case: Any, fails: Fails, seconds: float) -> tuple[str, ...]:
     for axis in sorted(_axes_of(case), key=lambda axis: -axis.size(case)):
         outcomes = _outcomes(case, axis, fails, deadline)
         if not all(outcomes.values()):
-            lines.append(_line(f"{axis.name}: fails at", outcomes))
-    if type(case) is Case:
-        outcomes = {case.dtype: True}
-        for dtype in DTYPES:
-            if dtype is not case.dtype and time.perf_counter() < deadline:
-                outcomes |= _tried(dtype, _with_seeds(case.but(dtype=dtype), fails))
-        if not all(outcomes.values()):
-            lines.append(_line("dtype: fails in", outcomes))
+            lines.append(_line(axis.name, outcomes))
     return tuple(lines)
 
 
@@ -116,10 +106,10 @@ def _axes_of(case: Any) -> tuple[Axis, ...]:
     return _MODEL if isinstance(case, ModelCase) else ()
 
 
-def _outcomes(case: Any, axis: Axis, fails: Fails, deadline: float) -> dict[Any, bool]:
+def _outcomes(case: Any, axis: Axis, fails: Fails, deadline: float) -> dict[int, bool]:
     """Return the sizes of an axis that were tried, and whether each fails."""
     own = axis.size(case)
-    outcomes: dict[Any, bool] = {own: True}
+    outcomes = {own: True}
     # two tiles are the double of one
     for size in (own + 1, own - 1, 2 * own, 2 * own - 1, 2 * own + 1, own // 2):
         if size < axis.least or size in outcomes or time.perf_counter() > deadline:
@@ -148,19 +138,14 @@ def _with_seeds(case: Any, fails: Fails) -> bool | None:
     return False
 
 
-def _tried(value: Any, outcome: bool | None) -> dict[Any, bool]:
-    return {} if outcome is None else {value: outcome}
+def _line(axis: str, outcomes: dict[int, bool]) -> str:
+    ordered = sorted(outcomes)
+    failing = [size for size in ordered if outcomes[size]]
+    passing = [size for size in ordered if not outcomes[size]]
+    return f"{axis}: fails at {_listed(failing)}, passes at {_listed(passing)}"
 
 
-def _line(start: str, outcomes: dict[Any, bool]) -> str:
-    ordered = sorted(outcomes, key=lambda value: value if isinstance(value, int) else 0)
-    failing = [value for value in ordered if outcomes[value]]
-    passing = [value for value in ordered if not outcomes[value]]
-    places = start.rpartition(" ")[2]
-    return f"{start} {_listed(failing)}, passes {places} {_listed(passing)}"
-
-
-def _listed(values: Iterable[Any]) -> str:
-    """Return values in words: "1", "1 and 2", or "1, 2 and 3"."""
-    *most, last = (str(value).removeprefix("torch.") for value in values)
+def _listed(sizes: Iterable[int]) -> str:
+    """Return sizes in words: "1", "1 and 2", or "1, 2 and 3"."""
+    *most, last = map(str, sizes)
     return f"{', '.join(most)} and {last}" if most else last

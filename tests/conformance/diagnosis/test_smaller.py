@@ -108,11 +108,6 @@ def test_a_size_beyond_a_limit_is_compared_with_the_limit():
     assert lines == ("queries: fails at 129, 130, 257, 258 and 259, passes at 64 and 128",)
 
 
-def test_the_dtype_is_compared():
-    lines = compared_sizes(Case(dtype=torch.float16), lambda case: case.dtype.itemsize == 2, 60)
-    assert lines == ("dtype: fails in float16 and bfloat16, passes in float64 and float32",)
-
-
 def test_sizes_that_do_not_matter_are_left_out():
     assert compared_sizes(Case(keys=7, batch=2), lambda case: True, 60) == ()
     assert compared_sizes("a case of another kind", lambda case: True, 60) == ()
