@@ -115,6 +115,8 @@ class Implementation:
         deviations: its known bugs.
         counters: returns its own counts; None if it counts nothing.
         extras: its claims about torch's tools.
+        compiles_each_shape: true if it compiles anew for each shape of its operands. The law about
+            regimes (NUM-18) then calls it with few shapes, since compiling takes longer than calls.
     """
 
     name: str
@@ -128,6 +130,7 @@ class Implementation:
     deviations: tuple[Deviation, ...] = ()
     counters: Callable[[], Counters] | None = None
     extras: frozenset[Extra] = frozenset()
+    compiles_each_shape: bool = False
 
     def __post_init__(self) -> None:
         if not self.name:

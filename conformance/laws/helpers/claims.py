@@ -19,12 +19,14 @@ class DesignClaims:
         dtypes: as in `Implementation`.
         supports: as in `Implementation`.
         device: the device on which cases are drawn.
+        compiles_each_shape: as in `Implementation`.
     """
 
     features: frozenset[Feature]
     dtypes: tuple[torch.dtype, ...]
     supports: Callable[[Case], str | None]
     device: str
+    compiles_each_shape: bool = False
 
     @classmethod
     def of(cls, subject: Subject) -> "DesignClaims":
@@ -35,6 +37,7 @@ class DesignClaims:
             dtypes=claimed.dtypes,
             supports=claimed.supports,
             device=subject.device,
+            compiles_each_shape=claimed.compiles_each_shape,
         )
 
     def subject(self) -> Subject:

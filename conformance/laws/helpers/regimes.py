@@ -1,12 +1,10 @@
-"""The cases in which every two regimes meet, chosen for the claims of a subject."""
+"""The plan of a design: the regimes of each case, chosen so that every two of them meet."""
 
 import functools
 import json
-import math
 import operator
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import combinations, product, repeat
 from pathlib import Path
 from typing import Any
@@ -52,21 +50,6 @@ CHEAP = 1.5e8
 
 ROTATIONS = 16
 """Draws of values inside the classes of a case, of which the cheapest is taken."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Design:
-    """Cases in which every two regimes meet.
-
-    Attributes:
-        cases: the cases, each claimed and affordable.
-        claimed: the pairs of regimes that they are to cover.
-        not_tried: pairs that would be claimed but for their cost, by the reason.
-    """
-
-    cases: tuple[Case, ...]
-    claimed: frozenset[frozenset[Regime]]
-    not_tried: dict[str, list[frozenset[Regime]]]
 
 
 LONG_USES = AXES["use"][:2]
@@ -152,16 +135,20 @@ def too_costly(case: Case) -> str:
 
 
 @functools.cache
-def _choices(field: str, regimes: frozenset[Regime]) -> tuple[Any, ...]:
-    """Return the values of a field that satisfy the conditions of some regimes."""
+def _choices(
+    field: str, regimes: frozenset[Regime], among: tuple[Any, ...] | None
+) -> tuple[Any, ...]:
+    """Return the values of a field, or some of them, that satisfy what some regimes require."""
     conditions = [regime.conditions[field] for regime in regimes]
-    return tuple(
-        value for value in FIELDS[field].values if all(condition(value) for condition in conditions)
-    )
+    values = FIELDS[field].values if among is None else among
+    return tuple(value for value in values if all(condition(value) for condition in conditions))
 
 
 def _possible_values(
-    row: Mapping[str, Choice], usual: Mapping[str, Any], pick: Callable[[tuple[Any, ...]], Any]
+    row: Mapping[str, Choice],
+    usual: Mapping[str, Any],
+    heads: tuple[tuple[int, int], ...],
+    pick: Callable[[tuple[Any, ...]], Any],
 ) -> Iterator[dict[str, Any]]:
     """Yield values of all fields that satisfy a row: any, with equal widths, with equal lengths.
 
@@ -170,6 +157,7 @@ def _possible_values(
     Args:
         row: the choices of some axes, or of all.
         usual: a value for each field on which the row has no condition.
+        heads: the numbers of heads that the subject claims.
         pick: chooses among the values of a field that satisfy the row.
     """
     regimes: dict[str, set[Regime]] = {name: set() for name in FIELDS}
@@ -177,7 +165,10 @@ def _possible_values(
         if regime is not None:
             for field in regime.conditions:
                 regimes[field].add(regime)
-    choices = {field: _choices(field, frozenset(held)) for field, held in regimes.items()}
+    choices = {
+        field: _choices(field, frozenset(held), heads if field == "heads" else None)
+        for field, held in regimes.items()
+    }
     if not all(choices.values()):
         return
     values = {
@@ -238,31 +229,6 @@ def _is_consistent(row: Mapping[str, Choice], values: Mapping[str, Any]) -> bool
     )
 
 
-def design(subject: Subject, seed: int = 0) -> Design:
-    """Choose cases in which every two regimes meet that a subject claims.
-
-    The causal flag does not meet a scale of zero or less: other laws try these, which known bugs
-    of PyTorch spoil (see `plain`).
-
-    Args:
-        subject: the subject, whose claims are read.
-        seed: selects the values inside the classes.
-
-    Returns:
-        The design; without cases if the scalar definition judges, which is slow.
-    """
-    if subject.largest < math.inf:
-        return Design(cases=(), claimed=frozenset(), not_tried={})
-    return _design(DesignClaims.of(subject), seed)
-
-
-def _design(claims: DesignClaims, seed: int) -> Design:
-    """Choose the values of a design of some claims."""
-    plan = plan_of(claims)
-    cases = [plan.rotated(number, seed) for number in range(len(plan.rows))]
-    return Design(cases=tuple(dict.fromkeys(cases)), claimed=plan.claimed, not_tried=plan.not_tried)
-
-
 STORED = Path(__file__).with_name("regimes.json")
 """The combined rows of a subject that claims everything; see `stored_rows`."""
 
@@ -304,12 +270,6 @@ def stored_rows() -> tuple[Mapping[str, Choice], ...]:
     )
 
 
-@functools.lru_cache(maxsize=64)
-def plan_of(claims: DesignClaims) -> "Plan":
-    """Compute the plan of some claims, once for all subjects that share them."""
-    return Plan(claims, stored_rows())
-
-
 class Plan:
     """The regimes of each case of a design, without their values.
 
@@ -325,8 +285,9 @@ class Plan:
         self.device = claims.device
         self.subject = claims.subject()
         self.usual = _usual_values(self.subject)
+        self.heads = _claimed_heads(self.subject, self.usual)
         self._simplest: dict[frozenset[tuple[str, Choice]], Case | None] = {}
-        self.combined = tuple(self._combined(earlier))
+        self.combined: tuple[Mapping[str, Choice], ...] = tuple(self._combined(earlier))
         self.rows: list[Mapping[str, Choice]] = [*self.combined]
         shown = set().union(*(pairs_shown(filter(None, row.values())) for row in self.rows))
         claimed: set[frozenset[Regime]] = set()
@@ -390,10 +351,22 @@ class Plan:
 
         A row without a storage type has a given one, or else the usual one.
         """
+        values = self.values(row, pick, dtype)
+        return None if values is None else case_of(values, self.device)
+
+    def values(
+        self,
+        row: Mapping[str, Choice],
+        pick: Callable[[tuple[Any, ...]], Any],
+        dtype: torch.dtype | None = None,
+    ) -> dict[str, Any] | None:
+        """Return the values of all fields of a claimed case that satisfies a row; see `case`."""
         usual = self.usual if dtype is None else self.usual | {"dtype": dtype}
-        possible = (case_of(values, self.device) for values in _possible_values(row, usual, pick))
-        claimed = (each for each in possible if self.subject.refuses(each) is None and plain(each))
-        return next(claimed, None)
+        for values in _possible_values(row, usual, self.heads, pick):
+            case = case_of(values, self.device)
+            if self.subject.refuses(case) is None and plain(case):
+                return values
+        return None
 
     def rotated(self, number: int, seed: int) -> Case:
         """Return a case of a row, with values that a seed selects."""
@@ -411,6 +384,13 @@ def _usual_values(subject: Subject) -> dict[str, Any]:
     values = {name: field.values[0] for name, field in FIELDS.items()}
     base = subject.fit(case_of(values))
     return values | {"dtype": base.dtype, "d_head": base.d_head, "d_value": base.d_value}
+
+
+def _claimed_heads(subject: Subject, usual: Mapping[str, Any]) -> tuple[tuple[int, int], ...]:
+    """Return the numbers of heads that a subject claims: without groups they are equal."""
+    heads = FIELDS["heads"].values
+    cases = {value: case_of({**usual, "heads": value}, subject.device) for value in heads}
+    return tuple(value for value, case in cases.items() if subject.refuses(case) is None) or heads
 
 
 def min_of(choices: tuple[Any, ...]) -> Any:

@@ -14,6 +14,7 @@ from attnspec.conformance.attention.values import generator
 from attnspec.conformance.comparison import tally
 from attnspec.conformance.comparison.close import check_close
 from attnspec.conformance.laws.helpers.cases import BF16, F16, F32
+from attnspec.conformance.laws.helpers.design import Design, design
 from attnspec.conformance.laws.helpers.gradients import (
     AXES,
     empty_rows_are_zero,
@@ -21,7 +22,7 @@ from attnspec.conformance.laws.helpers.gradients import (
     require_gradient,
 )
 from attnspec.conformance.laws.helpers.options import ROW_AXES
-from attnspec.conformance.laws.helpers.regimes import Design, design, pairs_shown
+from attnspec.conformance.laws.helpers.regimes import pairs_shown
 from attnspec.conformance.laws.law import law
 from attnspec.spec import Case, Layout, Layouts, Mask, MaskKind, MaskPattern, MaskShape, Values
 

@@ -1,5 +1,6 @@
 """Regimes: every two that are claimed meet in a call, and a kernel that is wrong in them fails."""
 
+import dataclasses
 import random
 from dataclasses import replace
 from itertools import chain, combinations
@@ -18,11 +19,11 @@ from attnspec.conformance.attention.subject import WRT, Subject
 from attnspec.conformance.comparison.violation import NotClaimed, Violation
 from attnspec.conformance.evidence import rows_of_regimes
 from attnspec.conformance.laws.helpers import regimes
+from attnspec.conformance.laws.helpers.design import design, plan_of
+from attnspec.conformance.laws.helpers.few_shapes import REASON, SHAPES, SIZES
 from attnspec.conformance.laws.helpers.regimes import (
-    design,
     operations,
     pairs_shown,
-    plan_of,
     stored_rows,
     to_json,
     too_costly,
@@ -194,6 +195,30 @@ def test_values_inside_a_class_rotate_with_the_seed():
     subject = subject_of(Dense(), **CLAIMS["plain float32"])
     assert design(subject, 1).cases == design(subject, 1).cases
     assert design(subject, 1).cases != design(subject, 2).cases
+
+
+@pytest.mark.slow
+def test_a_kernel_that_compiles_each_shape_is_called_with_few_shapes():
+    subject = subject_of(Dense(), **CLAIMS["plain float32"], compiles_each_shape=True)
+    chosen = design(subject, 1)
+    shapes = [case.but(**PLAIN) for case in chosen.cases]
+    assert len(set(shapes)) <= SHAPES
+    assert len(shapes) > 5 * SHAPES
+    pairs = set().union(*(pairs_shown(regimes_of(draw(case))) for case in chosen.cases))
+    assert not sorted(map(str, chosen.claimed - pairs))
+    # each class of sizes is called; two of them need not meet
+    subject = subject_of(Dense(), **CLAIMS["plain float32"])
+    usual = design(subject, 1).claimed
+    assert frozenset().union(*chosen.claimed) == frozenset().union(*usual)
+    assert set(chosen.not_tried[REASON]) == usual - chosen.claimed
+
+
+PLAIN = {
+    field.name: field.default
+    for field in dataclasses.fields(Case)
+    if field.name not in (*SIZES, "kv_heads")
+}
+"""The fields of a case beside its sizes, at their defaults."""
 
 
 def test_a_call_without_output_shows_only_that():
