@@ -8,12 +8,12 @@ from typing import Any
 import torch
 from jaxtyping import Bool, Float64, Int
 
-from attnspec.conformance.attention.bounds.forward import forward_bound, mean_bound
+from attnspec.conformance.attention.bounds.forward import mean_bound
 from attnspec.conformance.attention.bounds.roundoff import Roundoff
 from attnspec.conformance.attention.bounds.rows import Rows, empty_rows, rows_of
-from attnspec.conformance.attention.bounds.scores import weights
 from attnspec.conformance.attention.call import Call
-from attnspec.conformance.attention.nonfinite import exemptions, finite_rows
+from attnspec.conformance.attention.forward_rows import forward_rows
+from attnspec.conformance.attention.nonfinite import exemptions
 from attnspec.conformance.comparison.close import check_close, is_evidence
 from attnspec.reference.attention import attention_with_options
 from attnspec.reference.scalar_attention import scalar_attention
@@ -168,24 +168,23 @@ def _expect_rows(
     indices: torch.Tensor,
 ) -> Expected:
     """Return the expected result of one chunk of rows."""
-    rows = rows_of(call, profile, indices)
+    computed = forward_rows(call, profile, indices) if with_bound else None
+    rows = rows_of(call, profile, indices) if computed is None else computed.stored
     out, lse = definition(rows, call, profile, indices)
     shape = (*out.shape[:3], call.key.shape[2])
     visible = rows.visible.expand(shape).clone() if keeps else None
-    if not with_bound:
+    if computed is None:
         bound, lse_bound = torch.zeros_like(out), torch.zeros_like(lse)
         return Expected(out=out, bound=bound, lse=lse, lse_bound=lse_bound, visible=visible)
-    r = Roundoff.of(call.value.dtype, profile)
-    finite = finite_rows(rows)
-    w = weights(finite, r)
-    forward = forward_bound(w, finite.value, r)
-    bound, lse_bound = forward.O_bound, forward.lse_bound[..., 0]
+    w = computed.weights
+    bound, lse_bound = computed.bound.O_bound, computed.bound.lse_bound[..., 0]
     empty = {
         answer: ((w.lse == -torch.inf) & there[..., None]) if shape[3] else there.new_zeros(())
         for answer, there in empty_rows(rows, profile).items()
     }
     if EmptyRow.MEAN in empty and bool(empty[EmptyRow.MEAN].any()):
-        bound = torch.where(empty[EmptyRow.MEAN], mean_bound(finite.value, r), bound)
+        r = Roundoff.of(call.value.dtype, profile)
+        bound = torch.where(empty[EmptyRow.MEAN], mean_bound(computed.finite.value, r), bound)
     if call.value.dtype == torch.float64:
         # the oracle rounds like any implementation
         bound, lse_bound = 2 * bound, 2 * lse_bound

@@ -13,7 +13,8 @@ from attnspec.conformance.attention.bounds.roundoff import UNIT, Roundoff, worki
 from attnspec.conformance.attention.bounds.rows import Rows, empty_rows, rows_of, sum_of_groups
 from attnspec.conformance.attention.bounds.scores import weights
 from attnspec.conformance.attention.call import Call
-from attnspec.conformance.attention.nonfinite import exemptions, finite_rows, is_finite
+from attnspec.conformance.attention.forward_rows import forward_rows
+from attnspec.conformance.attention.nonfinite import exemptions, is_finite
 from attnspec.conformance.attention.oracle import SCORES_AT_ONCE
 from attnspec.conformance.comparison.close import is_evidence
 from attnspec.reference.attention import attention_with_options
@@ -164,12 +165,13 @@ def _differentiate(
     by_formula: bool,
 ) -> dict[str, Part]:
     """Return the contribution of some rows to each gradient, heads of a group together."""
-    stored = rows_of(call, profile, indices)
-    rows, grad = finite_rows(stored), grad_out[:, :, indices.to(grad_out.device)].double()
+    computed = forward_rows(call, profile, indices)
+    stored, rows = computed.stored, computed.finite
+    grad = grad_out[:, :, indices.to(grad_out.device)].double()
     grad_is_finite = grad.isfinite()
     grad = torch.where(grad_is_finite, grad, 0.0)
     with torch.no_grad():
-        w = weights(rows, r)
+        w, bound = computed.weights, computed.bound
         undefined, spoiling = _undefined(stored, grad_is_finite, profile)
         propagates = MaskedNonfinite.PROPAGATES in (profile.masked_keys, profile.masked_values)
         nan = torch.zeros_like(undefined)
@@ -189,9 +191,10 @@ def _differentiate(
             grad = torch.where(undefined, 0.0, grad)
             rows = replace(rows, query=torch.where(undefined, 0.0, rows.query))
             w = weights(rows, r)
+            bound = forward_bound(w, rows.value, r)
         result = backward(
             w,
-            forward_bound(w, rows.value, r),
+            bound,
             rows,
             grad,
             r,

@@ -21,8 +21,9 @@ EVERYTHING = DesignClaims(
 
 def main() -> None:
     """Write the rows; those stored before are not read."""
-    plan = regimes.Plan(EVERYTHING, earlier=())
-    write_atomically(regimes.STORED, regimes.to_json(plan.combined))
+    plans = [regimes.Plan(EVERYTHING, earlier=(), backward=each) for each in (False, True)]
+    rows = [row for plan in plans for row in plan.combined]
+    write_atomically(regimes.STORED, regimes.to_json(rows))
 
 
 if __name__ == "__main__":

@@ -156,18 +156,24 @@ def run_notes(records: Sequence[Record]) -> list[str]:
 
 def _pairs_of_regimes(records: Sequence[Record]) -> list[str]:
     """Return a line for each subject that says how many pairs of regimes were called."""
-    lines = []
+    parts: dict[str, list[str]] = {}
     for record in records:
         if record.coverage is not None:
             reasons = record.coverage["not tried"]
             hidden = len(reasons.get(HIDDEN, ()))
             untried = sum(map(len, reasons.values())) - hidden
-            line = f"regimes: {record.subject}: {record.coverage['called']} of "
-            line += f"{record.coverage['claimed']} claimed pairs were called"
-            line += f", {untried} are too large to try" if untried else ""
-            line += f", {hidden} have results that no bound can judge" if hidden else ""
-            lines.append(line)
-    return lines
+            part = f"{record.coverage['called']} of {record.coverage['claimed']}"
+            part += f" claimed pairs were called {_kind_of_calls(record)}"
+            part += f", {untried} are too large to try" if untried else ""
+            part += f", {hidden} have results that no bound can judge" if hidden else ""
+            parts.setdefault(record.subject, []).append(part)
+    return [f"regimes: {subject}: {'; '.join(of_calls)}" for subject, of_calls in parts.items()]
+
+
+def _kind_of_calls(record: Record) -> str:
+    """Return whether a law about regimes calls the backward pass."""
+    is_backward = bool(record.coverage and record.coverage.get("backward"))
+    return f"{'with' if is_backward else 'without'} a backward pass"
 
 
 def coverage(records: Sequence[Record]) -> list[str]:
@@ -177,7 +183,8 @@ def coverage(records: Sequence[Record]) -> list[str]:
         if record.coverage is not None:
             reasons = {"missing": record.coverage["missing"]} | record.coverage["not tried"]
             for reason, pairs in reasons.items():
-                lines += [f"not called: {record.subject}: {pair}: {reason}" for pair in pairs]
+                calls = f"not called {_kind_of_calls(record)}"
+                lines += [f"{calls}: {record.subject}: {pair}: {reason}" for pair in pairs]
     return lines
 
 

@@ -92,9 +92,9 @@ class Record:
         passes_in: the other storage types, such as `float32`, in which the failing case passes.
         mismatch: the worst element in words: `what`, `where`, `expected`, `got`, `difference`,
             `bound`, `wrong`.
-        coverage: of the law about regimes, i.e. classes of calls: how many pairs of them are
-            `claimed` and `called`, the claimed ones that are `missing`, and those `not tried`, by
-            the reason; `None` for other laws.
+        coverage: of the laws about regimes, i.e. classes of calls: whether their calls have a
+            `backward` pass, how many pairs of regimes are `claimed` and `called`, the claimed ones
+            that are `missing`, and those `not tried`, by the reason; `None` for other laws.
         picture: the errors around the worst element, and the keys that its queries may read, as
             grids of numbers (see `attnspec.conformance.diagnosis.failure.error_map`).
     """

@@ -87,7 +87,9 @@ def _coverage(count: tally.Tally) -> dict[str, Any] | None:
     missing = count.claimed_pairs - count.covered_pairs
     hidden = missing & count.called_pairs
     untried = count.untried_pairs | ({HIDDEN: list(hidden)} if hidden else {})
+    backward = [str(each) == "backward: yes" for pair in count.claimed_pairs for each in pair]
     return {
+        "backward": any(backward),
         "claimed": len(count.claimed_pairs - hidden),
         "called": len(count.claimed_pairs - missing),
         "missing": sorted(map(_in_words, missing - hidden)),

@@ -46,11 +46,11 @@ class PlanOfFewShapes(Plan):
     def __init__(self, plan: Plan) -> None:
         """Choose rows for the claims of a plan that has any number of shapes."""
         self.device, self.subject = plan.device, plan.subject
-        self.usual, self.heads = plan.usual, plan.heads
+        self.usual, self.heads, self.axes = plan.usual, plan.heads, plan.axes
         self._simplest = {}
         self.shapes = tuple(self._shapes())
         axes = {"shape": self.shapes} | {
-            axis: _choices(axis) for axis in AXES if axis not in SIZE_AXES
+            axis: self._choices(axis) for axis in AXES if axis not in SIZE_AXES
         }
         self.combined = tuple(pairwise(axes, partial(self._takes_at_most, CHEAP)))
         self.rows = [*self.combined]
@@ -61,7 +61,7 @@ class PlanOfFewShapes(Plan):
 
     def _shapes(self) -> Iterator[Regime]:
         """Yield shapes that hold every class of sizes that a cheap call may have."""
-        axes = {axis: _choices(axis) for axis in SIZE_AXES}
+        axes = {axis: self._choices(axis) for axis in SIZE_AXES}
         known: set[tuple[Any, ...]] = set()
         for row in each_once(axes, partial(self._takes_at_most, CHEAP)):
             values = self.values(row, min_of)
@@ -75,6 +75,9 @@ class PlanOfFewShapes(Plan):
                     conditions={name: partial(_is, value) for name, value in sizes.items()},
                 )
 
+    def _choices(self, axis: str) -> tuple[Choice, ...]:
+        return (*self.axes[axis], None) if axis in FREE else self.axes[axis]
+
     def _regimes_of(self, row: Mapping[str, Choice]) -> Iterator[Regime]:
         """Yield the regimes of the simplest case of a row: those of its sizes, and its own."""
         values = self.values(row, min_of)
@@ -84,10 +87,6 @@ class PlanOfFewShapes(Plan):
                 if all(condition(values[name]) for name, condition in regime.conditions.items()):
                     yield regime
         yield from (each for axis, each in row.items() if each is not None and axis != "shape")
-
-
-def _choices(axis: str) -> tuple[Choice, ...]:
-    return (*AXES[axis], None) if axis in FREE else AXES[axis]
 
 
 def _is(value: Any, other: Any) -> bool:

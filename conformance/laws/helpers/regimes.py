@@ -4,7 +4,9 @@ import functools
 import json
 import operator
 import random
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import combinations, product, repeat
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,7 @@ from attnspec.conformance.attention.subject import Subject
 from attnspec.conformance.laws.helpers.calls import plain
 from attnspec.conformance.laws.helpers.claims import DesignClaims
 from attnspec.conformance.laws.helpers.pairwise import each_once, pairwise
-from attnspec.spec import CallMode, Case, Values
+from attnspec.spec import CallMode, Case, Feature, Values
 
 Choice = Regime | None
 """A regime of an axis, or None if any value does."""
@@ -48,6 +50,9 @@ OPERATIONS = 4e8
 CHEAP = 1.5e8
 """Operations up to which a call combines many pairs; a pair that takes more has its own call."""
 
+SEVERAL = 4
+"""Pairs of one regime, from which on they have rows that combine them."""
+
 ROTATIONS = 16
 """Draws of values inside the classes of a case, of which the cheapest is taken."""
 
@@ -58,6 +63,9 @@ LONG_USES = AXES["use"][:2]
 NARROW = 4
 """Width of heads in long calls of any width: it keeps them affordable."""
 
+MANY_TOKENS = 2**14
+"""Queries and keys of all heads, beyond which heads are narrow unless a row names their width."""
+
 MANY_HEADS = 65_535
 """Heads of all batch elements, beyond which calls are long whatever their lengths."""
 
@@ -66,22 +74,38 @@ NO_QUERIES, NO_KEYS = (
 )
 
 
-WITHOUT_GRADIENTS = (
-    ("scale", "zero"),
-    ("scores", "all below 0.0001"),
-    ("keys", "1"),
-)
-"""Classes in which gradients are zero or nearly, so that they show no mistake of another class."""
-
-
-def hides_gradients(row: Mapping[str, Choice]) -> bool:
-    """Return whether the calls of a row have a backward pass that shows no mistake."""
-    is_backward = any(
-        each is not None and "backward" in each.conditions and each.conditions["backward"](True)
-        for each in row.values()
+def _named(**names: Iterable[str]) -> frozenset[Regime]:
+    """Return regimes by the axis and the beginnings of their names."""
+    return frozenset(
+        regime
+        for axis, beginnings in names.items()
+        for regime in AXES[axis]
+        if regime.name.startswith(tuple(beginnings))
     )
-    names = {(each.axis, each.name) for each in row.values() if each is not None}
-    return is_backward and not names.isdisjoint(WITHOUT_GRADIENTS)
+
+
+WITHOUT_GRADIENTS = _named(scale=["zero"], scores=["all below 0.0001"]) | {
+    regime for regime in AXES["keys"] if regime.name == "1"
+}
+"""Regimes in which gradients are zero or nearly, so that they show no mistake of another one."""
+
+NOT_TRAINED = _named(
+    queries=["8 001 to 65 000", "over 65 000"],
+    keys=["8 001 to 65 000", "over 65 000"],
+    batch=["over 65 535"],
+    extent=["decoding"],
+    use=["decoding", "latent attention: width 576", "over 65 535 heads"],
+)
+"""Regimes of decoding, and of longer or larger calls than training makes.
+
+Each meets a backward pass once, and no second regime beside it: together these took half the time.
+"""
+
+BACKWARD = {
+    is_there: next(regime for regime in AXES["backward"] if regime.conditions["backward"](is_there))
+    for is_there in (False, True)
+}
+"""The regimes of calls without a backward pass, and with one."""
 
 
 def pairs_shown(regimes: Iterable[Regime]) -> set[frozenset[Regime]]:
@@ -97,6 +121,16 @@ def pairs_shown(regimes: Iterable[Regime]) -> set[frozenset[Regime]]:
         for pair in combinations(held, 2)
         if pair[0].axis != pair[1].axis and (empty is None or empty in pair)
     }
+
+
+def _shown(row: Mapping[str, Choice]) -> set[frozenset[Regime]]:
+    """Return the pairs that the cases of a row show."""
+    return pairs_shown(filter(None, row.values()))
+
+
+def _names(pair: frozenset[Regime]) -> list[str]:
+    """Return the names of a pair, by which pairs are sorted."""
+    return sorted(map(str, pair))
 
 
 def gibibytes(case: Case) -> float:
@@ -185,7 +219,9 @@ def _possible_values(
     if row.get("layout of mask") is not None and not regimes["mask"]:
         values["mask"] = FIELDS["mask"].values[1]
     is_long = row.get("use") in LONG_USES
-    narrow = {name: NARROW for name in ("d_head", "d_value") if is_long and not regimes[name]}
+    tokens = values["batch"] * values["heads"][0] * (values["queries"] + values["keys"])
+    is_costly = is_long or tokens > MANY_TOKENS
+    narrow = {name: NARROW for name in ("d_head", "d_value") if is_costly and not regimes[name]}
     for widths in (narrow, {}) if narrow else ({},):
         equalities = list(
             product(*map(_equal, repeat(values | widths), repeat(choices), EQUAL_FIELDS))
@@ -274,41 +310,89 @@ class Plan:
     """The regimes of each case of a design, without their values.
 
     Attributes:
+        axes: the axes of regimes, with the classes that calls of this kind have.
         combined: the choices of the cases that show many pairs.
         rows: the choices of each case, on some axes or on all.
         claimed: as in `Design`.
         not_tried: as in `Design`.
     """
 
-    def __init__(self, claims: DesignClaims, earlier: Sequence[Mapping[str, Choice]]) -> None:
-        """Choose the rows for some claims, beginning with earlier ones."""
+    def __init__(
+        self, claims: DesignClaims, earlier: Sequence[Mapping[str, Choice]], *, backward: bool
+    ) -> None:
+        """Choose the rows for some claims, beginning with earlier ones.
+
+        Args:
+            claims: of the subject.
+            earlier: rows of an earlier plan; those of the other kind of call are ignored.
+            backward: true for calls with a backward pass, false for calls without.
+        """
+        if not backward:
+            claims = replace(claims, features=claims.features - {Feature.BACKWARD})
         self.device = claims.device
         self.subject = claims.subject()
-        self.usual = _usual_values(self.subject)
+        self.usual = _usual_values(self.subject) | {"backward": backward}
         self.heads = _claimed_heads(self.subject, self.usual)
+        self.axes = {axis: _classes(classes, backward) for axis, classes in AXES.items()}
         self._simplest: dict[frozenset[tuple[str, Choice]], Case | None] = {}
+        earlier = [row for row in earlier if row["backward"] is BACKWARD[backward]]
+        self.claimed, self.not_tried = self._claimed(backward)
         self.combined: tuple[Mapping[str, Choice], ...] = tuple(self._combined(earlier))
         self.rows: list[Mapping[str, Choice]] = [*self.combined]
-        shown = set().union(*(pairs_shown(filter(None, row.values())) for row in self.rows))
+        self.rows += self._further(set(self.claimed.difference(*map(_shown, self.rows))))
+
+    def _claimed(
+        self, backward: bool
+    ) -> tuple[frozenset[frozenset[Regime]], dict[str, list[frozenset[Regime]]]]:
+        """Return the pairs that a call may hold, and by the reason those of too costly calls."""
         claimed: set[frozenset[Regime]] = set()
-        self.not_tried: dict[str, list[frozenset[Regime]]] = {}
-        for left, right in combinations(AXES, 2):
-            for pair in product(AXES[left], AXES[right]):
-                row = dict(zip((left, right), pair, strict=True))
-                simplest = self.simplest(row)
-                if simplest is None:
-                    continue
-                if reason := too_costly(simplest):
-                    self.not_tried.setdefault(reason, []).append(frozenset(pair))
-                    continue
+        not_tried: dict[str, list[frozenset[Regime]]] = {}
+        for pair in self._pairs(backward):
+            simplest = self.simplest({regime.axis: regime for regime in pair})
+            if simplest is None:
+                continue
+            if reason := too_costly(simplest):
+                not_tried.setdefault(reason, []).append(frozenset(pair))
+            else:
                 claimed.add(frozenset(pair))
-                self.rows += [] if frozenset(pair) in shown else [row]
-        self.claimed = frozenset(claimed)
+        return frozenset(claimed), not_tried
+
+    def _further(self, missing: set[frozenset[Regime]]) -> Iterator[Mapping[str, Choice]]:
+        """Yield rows of the pairs that the combined rows miss, most of whose calls are long.
+
+        A regime of long calls meets all others in a few rows of its own.
+        """
+        takes_affordable = functools.partial(self._takes_at_most, OPERATIONS)
+        while missing:
+            counts = Counter(regime for pair in sorted(missing, key=_names) for regime in pair)
+            regime, count = counts.most_common(1)[0]
+            if count < SEVERAL:
+                break
+            pairs = {pair for pair in missing if regime in pair}
+            axes: dict[str, tuple[Choice, ...]] = {regime.axis: (regime,)}
+            for partner in sorted(frozenset().union(*pairs) - {regime}, key=str):
+                axes[partner.axis] = (partner, *axes.get(partner.axis, (None,)))
+            rows = each_once(axes, takes_affordable)
+            yield from rows
+            missing -= pairs
+            for pair in sorted(pairs.difference(*map(_shown, rows)), key=_names):
+                yield {each.axis: each for each in pair}
+        for pair in sorted(missing, key=_names):
+            yield {each.axis: each for each in pair}
+
+    def _pairs(self, backward: bool) -> Iterator[tuple[Regime, Regime]]:
+        """Yield the pairs of regimes that calls can show."""
+        for left, right in combinations(self.axes, 2):
+            yield from product(self.axes[left], self.axes[right])
+        if backward:
+            alone = sorted(WITHOUT_GRADIENTS | NOT_TRAINED, key=str)
+            yield from ((regime, BACKWARD[True]) for regime in alone)
 
     def _combined(self, earlier: Sequence[Mapping[str, Choice]]) -> Iterator[Mapping[str, Choice]]:
         """Yield rows that combine many pairs; those that show little have their own designs."""
         axes: dict[str, tuple[Choice, ...]] = {
-            axis: (*regimes, None) if axis in FREE else regimes for axis, regimes in AXES.items()
+            axis: (*regimes, None) if axis in FREE else regimes
+            for axis, regimes in self.axes.items()
         }
         queries, keys = (
             {empty.axis: tuple(each for each in axes[empty.axis] if each is not empty)}
@@ -327,8 +411,6 @@ class Plan:
             yield from each_once(axes | queries | keys | {"use": (use,)}, is_affordable, own[use])
 
     def _takes_at_most(self, limit: float, row: Mapping[str, Choice]) -> bool:
-        if hides_gradients(row):
-            return False
         simplest = self.simplest(row)
         return simplest is not None and operations(simplest) <= limit and not too_costly(simplest)
 
@@ -377,6 +459,13 @@ class Plan:
         chosen = min(affordable, key=operations, default=None) or self.case(row, min_of)
         assert chosen is not None
         return chosen.but(seed=(seed + number) % 2**16)
+
+
+def _classes(classes: tuple[Regime, ...], backward: bool) -> tuple[Regime, ...]:
+    """Return the classes of an axis that meet all others in calls of one kind."""
+    alone = WITHOUT_GRADIENTS | NOT_TRAINED if backward else frozenset()
+    excluded = {BACKWARD[not backward]} | alone
+    return tuple(each for each in classes if each not in excluded)
 
 
 def _usual_values(subject: Subject) -> dict[str, Any]:

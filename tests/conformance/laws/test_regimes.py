@@ -36,6 +36,11 @@ from attnspec.conformance.runner.effort import Effort
 from attnspec.spec import Case, Feature
 
 LAW = laws.load()["every-two-regimes-equal-the-definition"]
+LAWS = {
+    False: LAW,
+    True: laws.load()["gradients-in-every-two-regimes-equal-the-definition"],
+}
+"""The law of calls without a backward pass, and that of calls with one."""
 EVERYTHING = frozenset(Feature) - {Feature.DROPOUT}
 CLAIMS = {
     "everything": {"features": EVERYTHING},
@@ -51,6 +56,7 @@ SEED = 3
 NOT_ALONE = {
     ("queries", "0"): "there is no output to spoil",
     ("backward", "no"): "a call with gradients is made without them first",
+    ("backward", "yes"): "every case of a design of backward passes is in it",
 }
 
 
@@ -105,7 +111,8 @@ def everything():
     The cheapest cases are first, so that most trials take little time.
     """
     subject = subject_of(Dense(), **CLAIMS["everything"])
-    cases = sorted(design(subject, SEED).cases, key=operations)
+    designs = (design(subject, SEED, backward=each) for each in (False, True))
+    cases = sorted((case for each in designs for case in each.cases), key=operations)
     return subject, [(case, set(regimes_of(called(case)))) for case in cases]
 
 
@@ -116,11 +123,14 @@ def test_each_regime_has_values_that_are_of_it():
 
 
 @pytest.mark.slow
-def test_every_pair_that_is_claimed_is_drawn(everything):
+@pytest.mark.parametrize("backward", [False, True])
+def test_every_pair_that_is_claimed_is_drawn(everything, backward):
     subject, cases = everything
-    chosen = design(subject, SEED)
-    pairs = set().union(*(pairs_shown(held) for _, held in cases))
+    chosen = design(subject, SEED, backward=backward)
+    held_by = (held for case, held in cases if case.backward is backward)
+    pairs = set().union(*map(pairs_shown, held_by))
     assert chosen.claimed
+    assert all(case.backward is backward for case in chosen.cases)
     assert not sorted(map(str, chosen.claimed - pairs))
     assert all(subject.refuses(case) is None for case in chosen.cases)
     assert not any(map(too_costly, chosen.cases))
@@ -145,16 +155,25 @@ def no_gradients(call, grad, profile, rows):
 
 @pytest.mark.slow
 @pytest.mark.rotating
-@pytest.mark.parametrize("name", CLAIMS)
-def test_a_whole_run_calls_every_pair_and_says_so(name):
+@pytest.mark.parametrize(
+    ("name", "backward"),
+    [
+        (name, each)
+        for name in CLAIMS
+        for each in (False, True)
+        if name != "plain float32" or not each
+    ],
+)
+def test_a_whole_run_calls_every_pair_and_says_so(name, backward):
     attention = Recording()
     subject = subject_of(attention, **CLAIMS[name])
     if name == "everything":
         # its calls are those of the implementations, which the oracle judges in every run
         subject = replace(subject, oracle=nothing, oracle_gradients=no_gradients)
-    record = check(LAW, subject, Effort.STANDARD, seed=2)
+    record = check(LAWS[backward], subject, Effort.STANDARD, seed=2)
     assert record.outcome is Outcome.PASSED
-    assert not design(subject, 2).claimed - attention.pairs
+    assert not design(subject, 2, backward=backward).claimed - attention.pairs
+    assert record.coverage["backward"] is backward
     assert record.coverage["called"] == record.coverage["claimed"] > 1000
     assert record.coverage["missing"] == []
     assert record.coverage["not tried"]
@@ -163,9 +182,10 @@ def test_a_whole_run_calls_every_pair_and_says_so(name):
 
 
 def test_the_stored_rows_are_nearly_the_whole_design():
-    plan = plan_of(rows_of_regimes.EVERYTHING)
-    stored = [row for row in stored_rows() if row in plan.combined]
-    assert len(stored) > 0.9 * len(plan.combined), "store them anew: see CONTRIBUTING.md"
+    plans = [plan_of(rows_of_regimes.EVERYTHING, backward=each) for each in (False, True)]
+    rows = [row for plan in plans for row in plan.combined]
+    stored = [row for row in stored_rows() if row in rows]
+    assert len(stored) > 0.9 * len(rows), "store them anew: see CONTRIBUTING.md"
 
 
 def test_stored_rows_of_other_classes_are_read_as_far_as_they_are_known(tmp_path, monkeypatch):
@@ -184,11 +204,16 @@ def test_stored_rows_of_other_classes_are_read_as_far_as_they_are_known(tmp_path
 
 def test_rows_are_stored_for_a_subject_that_claims_everything(tmp_path, monkeypatch):
     monkeypatch.setattr(regimes, "STORED", tmp_path / "rows.json")
-    plan = SimpleNamespace(combined=stored_rows()[:3])
-    plans = {(rows_of_regimes.EVERYTHING, ()): plan}
-    monkeypatch.setattr(regimes, "Plan", lambda claims, earlier: plans[claims, earlier])
+    rows = stored_rows()[:5]
+    plans = {False: SimpleNamespace(combined=rows[:3]), True: SimpleNamespace(combined=rows[3:])}
+
+    def plan(claims, earlier, *, backward):
+        assert (claims, earlier) == (rows_of_regimes.EVERYTHING, ())
+        return plans[backward]
+
+    monkeypatch.setattr(regimes, "Plan", plan)
     rows_of_regimes.main()
-    assert stored_rows.__wrapped__() == stored_rows()[:3]
+    assert stored_rows.__wrapped__() == rows
 
 
 def test_values_inside_a_class_rotate_with_the_seed():
@@ -235,7 +260,7 @@ def test_a_call_without_keys_shows_only_that():
 def is_killed(subject, cases):
     for case in cases:
         try:
-            LAW.check(subject, case)
+            LAWS[case.backward].check(subject, case)
         except Violation:
             return True
         except NotClaimed:
@@ -271,10 +296,11 @@ def test_a_kernel_that_is_wrong_in_one_regime_fails_there_alone(everything):
 @pytest.mark.slow
 def test_a_kernel_that_is_wrong_in_two_regimes_fails_there_alone(everything):
     dice = random.Random(20261122)
-    claimed = sorted(design(everything[0], SEED).claimed, key=lambda pair: sorted(map(str, pair)))
+    designs = (design(everything[0], SEED, backward=each) for each in (False, True))
+    claimed = set().union(*(each.claimed for each in designs))
     pairs = [
         sorted(pair, key=str)
-        for pair in dice.sample(claimed, 200)
+        for pair in dice.sample(sorted(claimed, key=lambda pair: sorted(map(str, pair))), 200)
         if not any((each.axis, each.name) in NOT_ALONE for each in pair)
     ]
     survived = [pair for pair in pairs if trial(everything, pair) != (True, False)]
