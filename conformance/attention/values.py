@@ -13,14 +13,11 @@ from attnspec.spec import Case, Values
 Tensors = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 KEPT = 2**13
-"""Numbers in the largest draw that is cached, and drawn in float64."""
-
-WIDENED = 1 + 1e-8
-"""Factor of numbers that are drawn in float32, after which float32 cannot hold them exactly."""
+"""Numbers in the largest draw that is cached."""
 
 
 def generator(seed: int, purpose: str) -> torch.Generator:
-    """Return a random generator for one purpose of a case."""
+    """Return a random generator for one purpose of a case: the same bits on every machine."""
     return torch.Generator().manual_seed(seed_of(seed, purpose))
 
 
@@ -30,14 +27,9 @@ def seed_of(seed: int, purpose: str) -> int:
 
 
 def normal(case: Case, purpose: str, *shape: int) -> Float64[torch.Tensor, "..."]:
-    """Return standard normal numbers of a case.
-
-    Few numbers are the same on every machine. Many are drawn in float32, which takes a sixth of the
-    time and differs between processors by its rounding.
-    """
+    """Return standard normal numbers of a case."""
     if math.prod(shape) > KEPT:
-        drawn = torch.randn(*shape, generator=generator(case.seed, purpose), dtype=torch.float32)
-        return drawn.double() * WIDENED
+        return torch.randn(*shape, generator=generator(case.seed, purpose), dtype=torch.float64)
     # a copy: a subject may write to its inputs
     return _numbers(seed_of(case.seed, purpose), shape).clone()
 

@@ -6,15 +6,7 @@ from collections.abc import Iterator
 import torch
 
 from attnspec.conformance.attention.inputs import attention_mask
-from attnspec.conformance.attention.values import (
-    KEPT,
-    RAMPS,
-    WIDENED,
-    level,
-    seed_of,
-    sign,
-    spread,
-)
+from attnspec.conformance.attention.values import RAMPS, level, seed_of, sign, spread
 from attnspec.spec import Case, MaskKind, MaskPattern, MaskShape, Values
 from attnspec.spec.case import BIASES
 
@@ -77,8 +69,6 @@ def drawings_of(name: str, shape: tuple[int, ...], case: Case) -> Iterator[str]:
 
 def _normal(case: Case, purpose: str, shape: tuple[int, ...]) -> str:
     generator = f"torch.Generator().manual_seed({seed_of(case.seed, purpose)})"
-    if math.prod(shape) > KEPT:
-        return f"torch.randn({shape}, generator={generator}).double() * {WIDENED!r}"
     return f"torch.randn({shape}, generator={generator}, dtype=torch.float64)"
 
 

@@ -5,8 +5,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from attnspec.conformance.attention import oracle
+from attnspec.conformance.attention.bounds.forward import forward_bound
+from attnspec.conformance.attention.bounds.roundoff import Roundoff
 from attnspec.conformance.attention.bounds.rows import rows_of
+from attnspec.conformance.attention.bounds.scores import weights
 from attnspec.conformance.attention.call import Call
 from attnspec.conformance.attention.oracle import expect, expect_scalar
 from attnspec.spec import CausalAlignment, EmptyRow, MaskedNonfinite, Profile
@@ -230,8 +232,8 @@ def test_float64_has_twice_the_bound():
     call = plain()
     once = expect(call, Profile())
     rows = rows_of(call, Profile(), torch.arange(5))
-    rounding = oracle.Roundoff.of(torch.float64, Profile())
-    bound = oracle.forward_bound(oracle.weights(rows, rounding), rows.value, rounding)
+    rounding = Roundoff.of(torch.float64, Profile())
+    bound = forward_bound(weights(rows, rounding), rows.value, rounding)
     assert torch.equal(once.bound, 2 * bound.O_bound)
     assert torch.equal(once.lse_bound, 2 * bound.lse_bound[..., 0])
 

@@ -229,7 +229,9 @@ def test_a_kernel_that_compiles_each_shape_is_called_with_few_shapes():
     shapes = [case.but(**PLAIN) for case in chosen.cases]
     assert len(set(shapes)) <= SHAPES
     assert len(shapes) > 5 * SHAPES
-    pairs = set().union(*(pairs_shown(regimes_of(draw(case))) for case in chosen.cases))
+    # few calls have a pair here, and large scores may leave the class that a call was drawn for
+    cases = (case for seed in (1, 2, 3) for case in design(subject, seed).cases)
+    pairs = set().union(*(pairs_shown(regimes_of(draw(case))) for case in cases))
     assert not sorted(map(str, chosen.claimed - pairs))
     # each class of sizes is called; two of them need not meet
     subject = subject_of(Dense(), **CLAIMS["plain float32"])
