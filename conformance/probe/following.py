@@ -79,7 +79,8 @@ def with_profile(
     """Return a planned subject with a remark on its profile, and the profile that it follows.
 
     Args:
-        planned: a subject of any kind; one that has declared a profile keeps it.
+        planned: a subject of any kind; one that has declared a profile keeps it. Answers that the
+            user gives for a function are held; experiments find the others.
         loaded: the same subject, imported.
         has_dtypes: whether the user claims storage types. If not, float64 is not claimed for a
             function that computes it with the accuracy of float32.
@@ -89,24 +90,30 @@ def with_profile(
     if not planned.is_external or loaded.kind is not SubjectKind.ATTENTION:
         return planned
     name, typed = planned.name, planned.claims.profile
-    if typed:
-        return replace(
-            planned, remark=f"{name} is judged under the profile given: {', '.join(typed)}"
-        )
+    given = f"{name} is judged under the profile given: {', '.join(typed)}"
     if not loaded.is_function:
+        if typed:
+            return replace(planned, remark=given)
         return replace(planned, remark=f"{name} is judged under the profile that it declares")
     implementation = loaded.subject.implementation
     other, deviations, accuracy = experiment_on(implementation, loaded.subject.device)
     deviating = "".join(f"\nexperiments show: {each}" for each in deviations)
     narrower = [name for name in (planned.claims.dtypes or "").split(",") if name != "float64"]
-    if accuracy and not has_dtypes and narrower:
+    is_given = any(each.startswith("float64_precision") for each in typed)
+    if accuracy and not has_dtypes and narrower and not is_given:
         other.pop("float64_precision")
         planned = replace(planned, claims=replace(planned.claims, dtypes=",".join(narrower)))
         deviating += (
             f"\nfloat64 is accepted with float32 accuracy ({accuracy}): not claimed; "
             "compute in float64, or claim it by --dtypes and --profile float64_precision=float32"
         )
-    answers = spelled(other)
+    # an answer for every empty row is one for each way of hiding
+    questions = tuple(each.partition("=")[0] for each in typed)
+    answers = spelled({key: each for key, each in other.items() if not key.startswith(questions)})
+    if typed:
+        found = f"; and, as experiments show, {', '.join(answers)}" if answers else ""
+        claims = replace(planned.claims, profile=(*typed, *answers))
+        return replace(planned, remark=given + found + deviating, claims=claims)
     if not answers:
         follows = "" if deviations else ", which it follows in experiments"
         remark = f"{name} is judged under the default profile{follows}"

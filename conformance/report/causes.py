@@ -50,14 +50,11 @@ def causes_of(records: Sequence[Record]) -> list[Cause]:
         unexplained = groups.pop("", [])
         ordered = sorted(groups.items(), key=lambda group: -len(group[1]))
         ordered += [("", unexplained)] if unexplained else []
-        causes += [
-            Cause(
-                subject=subject,
-                explanation=explanation,
-                records=tuple(sorted(group, key=_size)),
-            )
-            for explanation, group in ordered
-        ]
+        for explanation, group in ordered:
+            first, *others = sorted(group, key=_size)
+            if explanation and explanation == _exception(first):
+                explanation = f"it does not return: {_raised(first)}"
+            causes.append(Cause(subject=subject, explanation=explanation, records=(first, *others)))
     return causes
 
 
@@ -119,8 +116,12 @@ def _titled(identifier: str) -> str:
 
 def _exception(record: Record) -> str:
     """Return the exception of a record without its numbers, which differ from call to call."""
-    line = record.reason.partition("\n")[0]
-    return f"it does not return: {re.sub(r'[0-9]+', 'n', line)[:160]}"
+    return f"it does not return: {re.sub(r'[0-9]+', 'n', _raised(record))}"
+
+
+def _raised(record: Record) -> str:
+    """Return the first line of an exception."""
+    return record.reason.partition("\n")[0][:160]
 
 
 def _size(record: Record) -> tuple[int, int]:

@@ -12,7 +12,7 @@ TRIAL = os.environ.get("NANOGPT_TRIAL", "")
 """The mistake that is tried, or an empty string."""
 
 EPSILON = 1e-6 if TRIAL == "epsilon" else 1e-5
-DIAGONAL = 1 if TRIAL == "mask" else 0
+DIAGONAL = {"mask": 1, "own_key_hidden": -1}.get(TRIAL, 0)
 DROPOUT = 0.1 if TRIAL == "dropout" else 0.0
 
 

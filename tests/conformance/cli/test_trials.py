@@ -157,6 +157,19 @@ def test_heads_that_are_interleaved_and_a_mean_over_all_keys_are_profiles(tmp_pa
     assert "conforming in all of" in verdict
 
 
+def test_answers_that_are_given_are_held_and_experiments_find_the_others(tmp_path):
+    path = tmp_path / "trial_given.py"
+    path.write_text(TEXTBOOK)
+    claims = TypedClaims(profile=("empty_row=zero",))
+    (planned,) = plan([f"{path}:attention"], claims, "cpu", limit=120, memory=None, look_up=look_up)
+    found = ("masked_keys=propagates", "masked_values=propagates", "rounding=eager")
+    assert planned.claims.profile == ("empty_row=zero", *found)
+    assert planned.remark == (
+        f"{path}:attention is judged under the profile given: empty_row=zero; "
+        f"and, as experiments show, {', '.join(found)}"
+    )
+
+
 @pytest.fixture
 def nanogpt(tmp_path, monkeypatch, request):
     """A copy of the model with the mistake that the parameter names."""
@@ -186,6 +199,13 @@ def test_a_mistake_in_nanogpt_is_named_by_its_stage(nanogpt, stage):
     verdict, cause, *_ = printed(f"{nanogpt}:build", MODEL_LAWS)
     assert "NOT conforming" in verdict
     assert f"the first stage that diverges is block 0, {stage} (in a model of n_layer=1" in cause
+
+
+@pytest.mark.parametrize("nanogpt", ["own_key_hidden"], indirect=True)
+def test_logits_of_nan_are_no_dropout(nanogpt):
+    verdict, cause, *_ = printed(f"{nanogpt}:build", MODEL_LAWS)
+    assert "NOT conforming" in verdict
+    assert "dropout" not in cause
 
 
 @pytest.mark.parametrize("nanogpt", ["dropout"], indirect=True)
