@@ -208,7 +208,8 @@ def _possible_values(
     values = {
         field: pick(choices[field]) if held else usual[field] for field, held in regimes.items()
     }
-    if values["batch"] * values["heads"][0] > MANY_HEADS:
+    is_huge = values["batch"] * values["heads"][0] > MANY_HEADS
+    if is_huge:
         # the largest batches leave room for the smallest calls alone
         sizes = ("queries", "keys", "d_head", "d_value")
         values |= {name: 1 for name in sizes if not regimes[name]}
@@ -220,7 +221,7 @@ def _possible_values(
         values["mask"] = FIELDS["mask"].values[1]
     is_long = row.get("use") in LONG_USES
     tokens = values["batch"] * values["heads"][0] * (values["queries"] + values["keys"])
-    is_costly = is_long or tokens > MANY_TOKENS
+    is_costly = is_long or (tokens > MANY_TOKENS and not is_huge)
     narrow = {name: NARROW for name in ("d_head", "d_value") if is_costly and not regimes[name]}
     for widths in (narrow, {}) if narrow else ({},):
         equalities = list(
