@@ -224,9 +224,21 @@ def _has_layout(tensor: torch.Tensor, layout: Layout) -> bool:
     """Return whether a tensor has the strides of a layout, those of dimensions of size 1 apart."""
     if layout is Layout.UNALIGNED and tensor.numel() and not is_unaligned(tensor):
         return False
+    if layout is Layout.PACKED and tensor.dim() == 4:
+        return _is_packed(tensor)
     strides = zip(tensor.shape, tensor.stride(), _strides(tensor.shape, layout), strict=True)
     is_odd = layout is Layout.ODD_STRIDES
     return all(own == expected for size, own, expected in strides if size > 1 or is_odd)
+
+
+def _is_packed(tensor: torch.Tensor) -> bool:
+    """Return whether each token of a tensor has room for the heads of other tensors."""
+    batch, heads, length, channels = tensor.shape
+    of_batch, of_head, of_token, of_channel = tensor.stride()
+    is_dense = (channels <= 1 or of_channel == 1) and (heads <= 1 or of_head == channels)
+    room = of_token if length > 1 else of_batch
+    has_room = max(batch, length) <= 1 or room > heads * channels
+    return is_dense and has_room and (min(batch, length) <= 1 or of_batch == length * of_token)
 
 
 def _layouts(name: str) -> Callable[[Call], tuple[Layout, ...]]:

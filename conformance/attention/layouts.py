@@ -28,14 +28,15 @@ def lay_out(tensor: torch.Tensor, layout: Layout) -> torch.Tensor:
 def lay_out_operands(operands: tuple[torch.Tensor, ...], layouts: Layouts) -> list[torch.Tensor]:
     """Return queries, keys and values in their layouts.
 
-    Packed ones of one shape share a buffer, as the result of one projection.
+    Packed ones that differ in heads at most share a buffer, as the result of one projection.
     """
     chosen = (layouts.query, layouts.key, layouts.value)
-    shapes = {operand.shape for operand in operands}
+    shapes = {(operand.shape[:-3], operand.shape[-2:]) for operand in operands}
     if set(chosen) != {Layout.PACKED} or len(shapes) > 1 or operands[0].dim() < 4:
         return [lay_out(*each) for each in zip(operands, chosen, strict=True)]
-    packed = torch.stack(operands).permute(1, 3, 0, 2, 4).contiguous()
-    return [packed[:, :, place].transpose(1, 2) for place in range(len(operands))]
+    packed = torch.cat([operand.transpose(1, 2) for operand in operands], dim=2)
+    heads = [operand.shape[1] for operand in operands]
+    return [part.transpose(1, 2) for part in packed.split(heads, dim=2)]
 
 
 def is_unaligned(tensor: torch.Tensor) -> bool:

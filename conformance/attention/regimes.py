@@ -153,42 +153,6 @@ def _sides(condition: Callable[[int], bool]) -> Condition:
     )
 
 
-_GROUPS: dict[str, Condition] = {"heads": lambda value: value[0] > value[1] > 1}
-_BACKWARD: dict[str, Condition] = {"backward": bool}
-_WIDE_GROUPS = _long(257) | _from(64, "d_head") | _GROUPS
-_USES: dict[str, dict[str, Condition]] = {
-    "prefill: over 1 024 tokens, 16 heads or more": _long(1025) | _heads_from(16),
-    "training: over 512 tokens, 16 heads or more, backward": (
-        _long(513) | _heads_from(16) | _BACKWARD
-    ),
-    "training: 5 rows or more, over 128 tokens, 9 heads or more, backward": (
-        _from(5, "batch") | _long(129) | _heads_from(9) | _BACKWARD
-    ),
-    "decoding: 5 rows or more, over 1 000 keys, groups of heads": (
-        _from(5, "batch") | _decoding(1, 8, 1001) | _GROUPS
-    ),
-    "latent attention: width 192 and values of width 128, over 512 keys": (
-        {"d_head": _is(192), "d_value": _is(128)} | _from(513, "keys")
-    ),
-    "latent attention: width 192 and values of width 128, over 128 keys, backward": (
-        {"d_head": _is(192), "d_value": _is(128)} | _from(129, "keys") | _BACKWARD
-    ),
-    "latent attention: width 576 and values of width 512, decoding on over 512 keys": (
-        {"d_head": _is(576), "d_value": _is(512)} | _decoding(1, 8, 513)
-    ),
-    "decoding: 1 query on over 4 000 keys": _decoding(1, 1, 4001),
-    "decoding: 2 to 8 queries on over 1 000 keys, bool mask": (
-        _decoding(2, 8, 1001)
-        | {"mask": lambda value: value is not None and value.kind is MaskKind.BOOL}
-    ),
-    "decoding: 33 rows or more, over 1 000 keys": _from(33, "batch") | _decoding(1, 1, 1001),
-    "training: width 128, over 128 tokens, backward": (
-        {"d_head": _is(128), "d_value": _is(128)} | _long(129) | _BACKWARD
-    ),
-    "over 65 535 heads of batch elements, 16 heads or more": _from(4097, "batch") | _heads_from(16),
-}
-"""Sizes that go together where people run attention, so that each meets all other classes."""
-
 AXES: dict[str, tuple[Regime, ...]] = {
     "queries": _axis("queries", "queries", _LENGTHS),
     "keys": _axis("keys", "keys", _LENGTHS),
@@ -203,17 +167,12 @@ AXES: dict[str, tuple[Regime, ...]] = {
             "decoding: 1 query on over 4 000 keys": _decoding(1, 1, 4001),
             "decoding: 2 to 8 queries on over 1 000 keys": _decoding(2, 8, 1001),
             "several tiles of queries and keys": _long(129),
-            "several tiles of queries and keys, backward": _long(129) | _BACKWARD,
+            "several tiles of queries and keys, backward": _long(129) | {"backward": bool},
+            "over 65 535 heads of batch elements, 16 heads or more": (
+                _from(4097, "batch") | _heads_from(16)
+            ),
         },
     ),
-    "prefill": _axis_of_several(
-        "prefill",
-        {
-            "groups of wide heads on over 256 queries and keys": _WIDE_GROUPS,
-            "groups of wide heads on over 256 queries and keys, backward": _WIDE_GROUPS | _BACKWARD,
-        },
-    ),
-    "use": _axis_of_several("use", _USES),
     "heads": _axis(
         "heads",
         "heads",

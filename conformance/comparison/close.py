@@ -1,6 +1,8 @@
 """Compare results element by element, each within its own bound, without averaging."""
 
 import math
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -24,7 +26,7 @@ def check_close(
     dtype: torch.dtype | None = None,
     may_be_nan: Bool[torch.Tensor, "*shape"] | None = None,
     axes: tuple[str, ...] = AXES,
-    rows: Int[torch.Tensor, " rows"] | None = None,
+    places: Mapping[str, Int[torch.Tensor, " places"]] | None = None,
 ) -> float:
     """Check that each element of `got` is within its own bound.
 
@@ -37,8 +39,8 @@ def check_close(
         dtype: the dtype that `got` must have; None accepts any floating-point dtype.
         may_be_nan: true where NaN is allowed beside the expected value.
         axes: names of the axes; a tensor of lower rank uses the last ones.
-        rows: the queries that the last axis but one holds, if it is a sample; for the failure
-            message.
+        places: the places of the whole result that an axis holds, by its name, if it is a sample
+            of them; for the failure message.
 
     Returns:
         The largest fraction of a bound that was used; elements whose bound is infinite or
@@ -79,7 +81,9 @@ def check_close(
     fraction = torch.where(counted, fraction, 0.0)
     if not bool(close.all()):
         record_fraction(float("inf"))
-        raise Violation(message, _worst(what, exact, expected, bound, fraction, close, axes, rows))
+        raise Violation(
+            message, _worst(what, exact, expected, bound, fraction, close, axes, places or {})
+        )
     used = float(fraction.max()) if fraction.numel() else 0.0
     if bool(counted.any()):
         record_fraction(used)
@@ -188,7 +192,7 @@ def _worst(
     fraction: torch.Tensor,
     close: torch.Tensor,
     axes: tuple[str, ...],
-    rows: torch.Tensor | None = None,
+    places: Mapping[str, torch.Tensor] = MappingProxyType({}),
 ) -> Mismatch:
     """Describe the wrong element that is farthest beyond its bound."""
     wrong = ~close
@@ -201,9 +205,8 @@ def _worst(
     names = axes[len(axes) - len(index) :] if len(index) <= len(axes) else ("",) * len(index)
     # an expected infinity has no error
     error = torch.where(wrong, score, torch.where(fraction.isfinite(), fraction, 0.0))
-    errors = _errors_around(what, error, index, names, bound, rows)
-    if rows is not None:
-        index[-2] = int(rows[index[-2]])
+    errors = _errors_around(what, error, index, names, bound, places)
+    index = _in_whole(index, names, places)
     where = ", ".join(f"{name} {place}".strip() for name, place in zip(names, index, strict=True))
     values = [float(each.flatten()[worst]) for each in (expected, got, bound)]
     expected_text, got_text = distinct(values[0], values[1])
@@ -252,7 +255,7 @@ def _errors_around(
     index: list[int],
     names: tuple[str, ...],
     bound: torch.Tensor,
-    rows: torch.Tensor | None,
+    places: Mapping[str, torch.Tensor],
 ) -> Errors:
     """Return the errors over the last two axes, at the worst element's index along the others."""
     index, axes = [0] * (2 - len(index)) + index, ("",) * (2 - len(index)) + names
@@ -264,9 +267,19 @@ def _errors_around(
         measure="error / bound" if bool(bound.any()) else "distance",
         axes=(axes[-2], axes[-1]),
         worst=(index[-2], index[-1]),
-        leading=dict(zip(axes[:-2], leading, strict=True)),
-        rows=None if rows is None else rows.tolist(),
+        leading=dict(zip(axes[:-2], _in_whole(leading, axes, places), strict=True)),
+        rows=places[axes[-2]].tolist() if axes[-2] in places else None,
     )
+
+
+def _in_whole(
+    index: list[int], names: tuple[str, ...], places: Mapping[str, torch.Tensor]
+) -> list[int]:
+    """Return an index of the whole tensor for one of a sample of its places."""
+    return [
+        int(places[name][place]) if name in places else place
+        for name, place in zip(names, index, strict=False)
+    ]
 
 
 def _nan(tensor: torch.Tensor) -> torch.Tensor:

@@ -264,6 +264,21 @@ MANY: tuple[ModelCase, ...] = tuple(
 """Cases whose ids do not fit into 15 or 16 bits, of over 1 024 positions, or of the widths of
 released models."""
 
+WIDE_HEADS: tuple[ModelCase, ...] = tuple(
+    ModelCase(
+        n_layer=2, n_head=2, d_head=64, length=33, n_positions=40, batch=2, vocab_size=11,
+        initializer_range=0.05, seed=23, dtype=dtype,
+    )
+    for dtype in (torch.float64, torch.float32)
+)  # fmt: skip
+"""Cases of heads as wide as in every released model, on more tokens than a tile of 16 holds."""
+
+LONG_ROWS = ModelCase(
+    n_layer=2, n_head=2, d_head=4, length=150, n_positions=150, batch=2, vocab_size=11,
+    initializer_range=0.2, seed=24,
+)  # fmt: skip
+"""A case of several rows of more than 128 tokens."""
+
 DEEPEST = ModelCase(n_layer=48, length=3, initializer_range=0.05, embedding_range=4.0, seed=21)
 """A case with the layers of the largest released model, each as narrow as can be."""
 
@@ -280,6 +295,7 @@ PADDED: tuple[ModelCase, ...] = tuple(
 )
 PADDED += tuple(case.but(batch=9) for case in PADDED[:2])
 PADDED += tuple(case.but(length=75, n_positions=80) for case in PADDED[:2])
+PADDED += tuple(WIDE_HEADS[0].but(padding=side) for side in (Padding.LEFT, Padding.RIGHT))
 """Cases with padding, smallest first."""
 
 ACTIVATIONS = ("gelu_new", "gelu", "relu", "silu", "tanh")

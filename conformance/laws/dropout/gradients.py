@@ -7,7 +7,7 @@ from attnspec.conformance.attention.call import Call
 from attnspec.conformance.attention.strategies import vary
 from attnspec.conformance.attention.subject import Subject
 from attnspec.conformance.comparison.close import check_close
-from attnspec.conformance.laws.helpers.calls import normal_like
+from attnspec.conformance.laws.helpers.calls import in_groups, normal_like, readable, repeat_kv
 from attnspec.conformance.laws.helpers.cases import DTYPES
 from attnspec.conformance.laws.helpers.dropout import (
     DROPOUT,
@@ -17,8 +17,12 @@ from attnspec.conformance.laws.helpers.dropout import (
     seeded,
     without_dropout,
 )
+from attnspec.conformance.laws.helpers.options import alibi_bias
+from attnspec.conformance.laws.helpers.rows import additive_mask
 from attnspec.conformance.laws.law import law
 from attnspec.spec import Case
+
+GROUPED = DROPOUT.but(backward=True, heads=4, kv_heads=2, is_causal=True)
 
 
 @law(
@@ -38,6 +42,19 @@ from attnspec.spec import Case
             d_head=136,
             d_value=136,
         ),
+        *vary(
+            DROPOUT.but(backward=True),
+            kv_heads=(1,),
+            is_causal=(True,),
+            alibi=(True,),
+            window=((2, 1),),
+            softcap=(1.0,),
+        ),
+        GROUPED,
+        GROUPED.but(alibi=True),
+        # more queries than one launch of a kernel may take
+        DROPOUT.but(backward=True, batch=1, queries=263, keys=8, d_head=16, d_value=16),
+        GROUPED.but(batch=1, queries=67, keys=67, d_head=72, d_value=72),
     ),
 )
 def law_backward_drops_the_same_weights_as_forward(subject: Subject, case: Case) -> None:
@@ -60,13 +77,13 @@ def law_backward_drops_the_same_weights_as_forward(subject: Subject, case: Case)
     if bool(keep.all()):
         message = "the forward pass drops nothing, and the gradient is not of weights over 1 - p"
     factor = keep[..., : case.keys].double() / (1 - case.dropout_p)
-    single = _rows_as_batch(without_dropout(call), factor)
+    single = _rows_as_batch(subject, without_dropout(call), factor)
     expected = subject.expect_gradients(single, grad_out.transpose(1, 2).flatten(0, 1)[:, :, None])
     shape = (case.batch, case.queries, case.heads)
     r = Roundoff.of(case.dtype, subject.implementation.profile)
     rounding, group = subject.implementation.profile.rounding, case.heads // case.kv_heads
     writes = rounding.partial_writes(case.queries, case.keys, group)[1]
-    c = (1 + r.gamma(2 * case.queries + 16)) * (1 + r.u_o) ** (writes + 1) - 1
+    c = (1 + r.gamma(2 * case.queries * group + 16)) * (1 + r.u_o) ** (writes + 1) - 1
     for name, gradient in gradients.items():
         expected_gradient = getattr(expected, name)
         exact, bound = (
@@ -78,8 +95,12 @@ def law_backward_drops_the_same_weights_as_forward(subject: Subject, case: Case)
         else:
             scaled = factor.transpose(1, 2)[..., None] if name == "value" else 1.0
             exact, bound = exact * scaled, bound * scaled
-            mass = (exact.abs() + bound).sum(1)
-            exact, bound = exact.sum(1), bound.sum(1) + c * mass + r.f
+            mass = exact.abs() + bound
+            exact, bound, mass = (
+                in_groups(subject, each.sum(1), case.kv_heads).sum(2)
+                for each in (exact, bound, mass)
+            )
+            bound = bound + c * mass + r.f
         check_close(
             gradient,
             exact,
@@ -90,17 +111,34 @@ def law_backward_drops_the_same_weights_as_forward(subject: Subject, case: Case)
         )
 
 
-def _rows_as_batch(call: Call, factor: torch.Tensor) -> Call:
-    """Make each query a batch element, with its values scaled by the factors of its weights."""
+def _rows_as_batch(subject: Subject, call: Call, factor: torch.Tensor) -> Call:
+    """Make each query a batch element, with its values scaled by the factors of its weights.
+
+    Each query head has keys and values of its own, and a mask holds what the position of the query
+    hides or adds.
+    """
     batch, heads, queries, d_head = call.query.shape
     shape = (batch, queries)
+    key, value = (repeat_kv(subject, tensor, heads) for tensor in (call.key, call.value))
 
     def repeated(tensor: torch.Tensor) -> torch.Tensor:
         return tensor[:, None].expand(*shape, *tensor.shape[1:]).flatten(0, 1)
 
-    by_row = factor.transpose(1, 2)[..., None] * call.value[:, None].double()
+    mask = None
+    if call.attn_mask is not None or call.is_causal or call.window or call.alibi_slopes is not None:
+        mask = additive_mask(readable(subject, call), torch.float64)
+        if call.alibi_slopes is not None:
+            mask = mask + alibi_bias(subject, call)
+        if call.attn_mask is not None and call.attn_mask.is_floating_point():
+            mask = mask + call.attn_mask.double()
+        mask = mask.transpose(1, 2).flatten(0, 1)[:, :, None]
+    by_row = factor.transpose(1, 2)[..., None] * value[:, None].double()
     return call.but(
         query=call.query.transpose(1, 2).reshape(batch * queries, heads, 1, d_head),
-        key=repeated(call.key),
-        value=by_row.flatten(0, 1).to(call.value.dtype),
+        key=repeated(key),
+        value=by_row.flatten(0, 1).to(value.dtype),
+        attn_mask=mask,
+        is_causal=False,
+        window=None,
+        alibi_slopes=None,
     )

@@ -38,7 +38,13 @@ Terms = Float64[torch.Tensor, "batch heads queries keys"]
     "GRD-26",
     pinned=(
         TINIEST.but(sinks=True),
-        *vary(SMALL.but(sinks=True), dtype=DTYPES, is_causal=(True,), softcap=(1.0,)),
+        *vary(
+            SMALL.but(sinks=True),
+            dtype=DTYPES,
+            is_causal=(True,),
+            softcap=(1.0,),
+            window=((2, 1), (1, 0)),
+        ),
         GROUPED.but(sinks=True),
         LONG.but(sinks=True),
     ),
@@ -58,6 +64,7 @@ def law_gradients_of_sinks_are_right_if_they_have_any(subject: Subject, case: Ca
         value=torch.nn.functional.pad(call.value, (0, 0, 0, 1)),
         attn_mask=torch.cat([mask, column], -1),
         is_causal=False,
+        window=None,
         sinks=None,
     )
     of_scores = expected_gradient(subject.expect_gradients(with_key, grad), "attn_mask")
@@ -69,7 +76,13 @@ def law_gradients_of_sinks_are_right_if_they_have_any(subject: Subject, case: Ca
     "GRD-26",
     pinned=(
         TINIEST.but(alibi=True, queries=3),
-        *vary(SMALL.but(alibi=True), dtype=DTYPES, is_causal=(True,), softcap=(1.0,)),
+        *vary(
+            SMALL.but(alibi=True),
+            dtype=DTYPES,
+            is_causal=(True,),
+            softcap=(1.0,),
+            window=((2, 1), (1, 0)),
+        ),
         GROUPED.but(alibi=True),
         LONG.but(alibi=True),
     ),
@@ -81,7 +94,7 @@ def law_gradients_of_slopes_are_right_if_they_have_any(subject: Subject, case: C
     gradient = _differentiate(subject, call, grad, "alibi_slopes")
     # a mask of zeros changes no score, and its gradient is that of any bias
     mask = additive_mask(readable(subject, call), case.dtype)
-    masked = call.but(attn_mask=mask.contiguous(), is_causal=False)
+    masked = call.but(attn_mask=mask.contiguous(), is_causal=False, window=None)
     of_scores = expected_gradient(subject.expect_gradients(masked, grad), "attn_mask")
     factor = -distances(subject, call).expand(of_scores.exact.shape)
     _check_sum(subject, case, gradient, of_scores, factor, "alibi_slopes")

@@ -5,7 +5,7 @@ import torch
 from attnspec.conformance.attention.call import Call
 from attnspec.conformance.attention.oracle import check_oracle
 from attnspec.conformance.attention.strategies import POSITIVE, cases, vary
-from attnspec.conformance.attention.subject import Subject
+from attnspec.conformance.attention.subject import Subject, checked_output
 from attnspec.conformance.attention.values import generator
 from attnspec.conformance.laws.helpers.calls import (
     check_equal_calls,
@@ -126,6 +126,27 @@ def law_a_head_reads_its_own_group(subject: Subject, case: Case) -> None:
     message = "a query head reads a key/value head of another group"
     named_call = call.but(value=named)
     check_target(subject, named_call, torch.where(rows, target, torch.nan), message)
+
+
+@law(
+    "HED-2",
+    pinned=(GROUPS[0], GROUPED, GROUPED.but(heads=6, kv_heads=2, is_causal=True, queries=5)),
+    cost=2,
+)
+def law_groups_that_are_permitted_need_not_be_used(subject: Subject, case: Case) -> None:
+    """HED-2: with `enable_gqa` and as many key/value heads as query heads, each reads its own.
+
+    A call with groups comes before, whose sizes must not be those of the next.
+    """
+    grouped = subject.draw(case)
+    message = "a query head does not read the key/value head of its group"
+    check_oracle(grouped, subject.call(grouped), subject.expect(grouped), message)
+    call = subject.draw(case.but(kv_heads=case.heads))
+    expected = subject.expect(call)
+    out = checked_output(subject.run(call, enable_gqa=True), call)
+    message = "a query head does not read its own key/value head if enable_gqa is true"
+    check_oracle(call, out, expected, message)
+    require_evidence(call, expected)
 
 
 @law(

@@ -28,8 +28,6 @@ FREE = (
     "tiles of queries",
     "tiles of keys",
     "extent",
-    "prefill",
-    "use",
     "scores",
     "keys that a mask hides",
     "shape of mask",
@@ -56,9 +54,6 @@ SEVERAL = 4
 ROTATIONS = 16
 """Draws of values inside the classes of a case, of which the cheapest is taken."""
 
-
-LONG_USES = AXES["use"][:2]
-"""Uses whose calls are not cheap, so that they have rows of their own."""
 
 NARROW = 4
 """Width of heads in long calls of any width: it keeps them affordable."""
@@ -93,8 +88,7 @@ NOT_TRAINED = _named(
     queries=["8 001 to 65 000", "over 65 000"],
     keys=["8 001 to 65 000", "over 65 000"],
     batch=["over 65 535"],
-    extent=["decoding"],
-    use=["decoding", "latent attention: width 576", "over 65 535 heads"],
+    extent=["decoding", "over 65 535"],
 )
 """Regimes of decoding, and of longer or larger calls than training makes.
 
@@ -186,8 +180,6 @@ def _possible_values(
 ) -> Iterator[dict[str, Any]]:
     """Yield values of all fields that satisfy a row: any, with equal widths, with equal lengths.
 
-    The long uses begin with equal lengths and narrow heads.
-
     Args:
         row: the choices of some axes, or of all.
         usual: a value for each field on which the row has no condition.
@@ -219,17 +211,13 @@ def _possible_values(
         values["scores"] = Values.TINY
     if row.get("layout of mask") is not None and not regimes["mask"]:
         values["mask"] = FIELDS["mask"].values[1]
-    is_long = row.get("use") in LONG_USES
     tokens = values["batch"] * values["heads"][0] * (values["queries"] + values["keys"])
-    is_costly = is_long or (tokens > MANY_TOKENS and not is_huge)
+    is_costly = tokens > MANY_TOKENS and not is_huge
     narrow = {name: NARROW for name in ("d_head", "d_value") if is_costly and not regimes[name]}
     for widths in (narrow, {}) if narrow else ({},):
-        equalities = list(
-            product(*map(_equal, repeat(values | widths), repeat(choices), EQUAL_FIELDS))
-        )
-        if is_long:
-            equalities.reverse()  # of tokens that attend to each other
-        for changes in equalities:
+        for changes in product(
+            *map(_equal, repeat(values | widths), repeat(choices), EQUAL_FIELDS)
+        ):
             changed = functools.reduce(operator.or_, changes, values | widths)
             if _is_consistent(row, changed):
                 yield changed
@@ -399,17 +387,13 @@ class Plan:
             {empty.axis: tuple(each for each in axes[empty.axis] if each is not empty)}
             for empty in (NO_QUERIES, NO_KEYS)
         )
-        alone = (NO_QUERIES, NO_KEYS, *LONG_USES)
+        alone = (NO_QUERIES, NO_KEYS)
         own = {each: [row for row in earlier if row[each.axis] is each] for each in alone}
         others = [row for row in earlier if not any(row[each.axis] is each for each in alone)]
-        is_cheap, is_affordable = (
-            functools.partial(self._takes_at_most, limit) for limit in (CHEAP, OPERATIONS)
-        )
+        is_cheap = functools.partial(self._takes_at_most, CHEAP)
         yield from pairwise(axes | queries | keys, is_cheap, others)
         yield from each_once(axes | {"queries": (NO_QUERIES,)}, is_cheap, own[NO_QUERIES])
         yield from each_once(axes | queries | {"keys": (NO_KEYS,)}, is_cheap, own[NO_KEYS])
-        for use in LONG_USES:
-            yield from each_once(axes | queries | keys | {"use": (use,)}, is_affordable, own[use])
 
     def _takes_at_most(self, limit: float, row: Mapping[str, Choice]) -> bool:
         simplest = self.simplest(row)

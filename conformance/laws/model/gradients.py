@@ -8,7 +8,14 @@ from attnspec.conformance.attention.memoize import memoize
 from attnspec.conformance.comparison.violation import NotClaimed, Violation
 from attnspec.conformance.laws.law import law
 from attnspec.conformance.models.bounds.backward import Gradients, gradients
-from attnspec.conformance.models.case import PINNED, ModelCase, draw, model_cases, normal
+from attnspec.conformance.models.case import (
+    PINNED,
+    ModelCase,
+    Padding,
+    draw,
+    model_cases,
+    normal,
+)
 from attnspec.conformance.models.oracle import (
     ILL_CONDITIONED,
     Allowed,
@@ -38,9 +45,9 @@ _PINNED = (
         for dtype in (torch.float64, torch.float32)
     ),
     *(case for case in PINNED if case.n_layer < 3 and case.dtype == torch.float64),
-    # ids that do not fit into 15 bits
+    # ids that do not fit into 15 bits, and that no power of two divides
     ModelCase(
-        vocab_size=40_000, n_head=1, d_head=2, length=3, layer_norm_epsilon=0.25,
+        vocab_size=40_003, n_head=1, d_head=2, length=3, layer_norm_epsilon=0.25,
         initializer_range=0.2, seed=19,
     ),
     # more tokens than a tile of a backward pass holds
@@ -53,6 +60,29 @@ _PINNED = (
         n_head=2, d_head=3, length=40, n_positions=40, batch=2, layer_norm_epsilon=0.25,
         initializer_range=0.2, seed=22,
     ),
+    # the width of the heads of released models
+    ModelCase(
+        n_head=1, d_head=64, length=18, n_positions=20, layer_norm_epsilon=0.25,
+        initializer_range=0.05, seed=25,
+    ),
+    # more positions than one block of 64 rows
+    ModelCase(
+        n_head=1, d_head=3, length=70, n_positions=72, layer_norm_epsilon=0.25,
+        initializer_range=0.2, seed=26,
+    ),
+    # more blocks than a part of them whose activations are kept
+    ModelCase(
+        n_layer=9, n_head=1, d_head=3, length=3, layer_norm_epsilon=0.25, initializer_range=0.1,
+        seed=27,
+    ),
+)  # fmt: skip
+_PADDED = tuple(
+    ModelCase(
+        n_layer=layers, n_head=2, d_head=3, length=5, n_positions=8, batch=3,
+        layer_norm_epsilon=0.25, initializer_range=0.2, padding=side, dtype=dtype, seed=28,
+    )
+    for side in (Padding.LEFT, Padding.RIGHT)
+    for layers, dtype in ((2, torch.float64), (1, torch.float32))
 )  # fmt: skip
 
 
@@ -90,6 +120,56 @@ def law_every_gradient_equals_the_oracles(subject: ModelImplementation, case: Mo
         raise NotClaimed(ILL_CONDITIONED)
 
 
+@law(
+    "GPT-14",
+    pinned=_PADDED,
+    needs={ModelFeature.BACKWARD, ModelFeature.PADDING},
+    cost=4.0,
+)
+def law_gradients_of_padded_rows_are_those_of_each_alone(
+    subject: ModelImplementation, case: ModelCase
+) -> None:
+    """GPT-14: with a padding mask, gradients from real tokens are the sum of those of each row."""
+    inputs = draw(case)
+    config, weights, ids = inputs.config, inputs.state_dict, inputs.input_ids
+    real = inputs.attention_mask.bool()
+    padding = {"attention_mask": inputs.attention_mask, "position_ids": inputs.position_ids}
+    shape = (*ids.shape, config.vocab_size)
+    cotangent = (normal(case.seed, "cotangent", *shape) * real[..., None]).to(case.dtype)
+    got = _gradients(subject, config, weights, ids, cotangent, **padding)
+    allowed = Allowed(config, weights, ids, **padding)
+    radii = gradients(
+        config,
+        weights,
+        ids,
+        allowed.model,
+        cotangent.double(),
+        allowed.arithmetic,
+        position_ids=inputs.position_ids,
+    )
+    expected = {name: torch.zeros(1, dtype=torch.float64) for name in weights}
+    tolerance = {name: enclosed.radius for name, enclosed in radii.items()}
+    for row, is_real in enumerate(real):
+        alone, incoming = ids[row, is_real][None], cotangent[row, is_real][None].double()
+        exact = in_float64(weights)
+        own = _gradients(model_oracle(subject), config, exact, alone, incoming)
+        enclosed, _ = _enclosures(config, exact, alone, incoming)
+        for name, gradient in own.items():
+            expected[name] = expected[name] + gradient
+            rounding = torch.finfo(torch.float64).eps * len(ids) * gradient.abs()
+            tolerance[name] = tolerance[name] + enclosed[name].radius + rounding
+    for name in reversed(expected):
+        check_within(
+            got[name],
+            expected[name],
+            tolerance[name],
+            what=f"gradient of {name}",
+            message=f"padding on the {case.padding} changes a gradient",
+        )
+    if not all(is_narrow(tolerance[name], expected[name]) for name in expected):
+        raise NotClaimed(ILL_CONDITIONED)
+
+
 def _enclosures(
     config: GPT2Config, weights: Weights, input_ids: torch.Tensor, cotangent: torch.Tensor
 ) -> tuple[Gradients, ...]:
@@ -112,6 +192,7 @@ def _gradients(
     weights: Any,
     input_ids: torch.Tensor,
     cotangent: torch.Tensor,
+    **options: torch.Tensor,
 ) -> dict[str, torch.Tensor]:
     """Return d(Σ cotangent·logits)/d(parameter), of given tensors or of parameters of their names.
 
@@ -120,7 +201,7 @@ def _gradients(
     """
     leaves = {name: tensor.detach().clone().requires_grad_() for name, tensor in weights.items()}
     model = build_on(subject, config, leaves)
-    logits = _logits_in_training(model, input_ids, weights)
+    logits = _logits_in_training(model, input_ids, weights, **options)
     own = _own_parameters(model, leaves)
     gradients = _of(logits, leaves, cotangent)
     if not gradients and own:
@@ -173,14 +254,16 @@ def law_a_change_of_the_parameters_changes_the_next_logits(
         )
 
 
-def _logits_in_training(model: Any, input_ids: torch.Tensor, like: Weights) -> torch.Tensor:
+def _logits_in_training(
+    model: Any, input_ids: torch.Tensor, like: Weights, **options: torch.Tensor
+) -> torch.Tensor:
     """Return the logits of a call that records gradients.
 
     Raises:
         Violation: if they carry none.
     """
     with torch.enable_grad():
-        logits = checked_logits(call(model, input_ids), input_ids, like)
+        logits = checked_logits(call(model, input_ids, **options), input_ids, like)
     if not logits.requires_grad:
         raise Violation("the logits carry no gradient")
     return logits

@@ -14,8 +14,11 @@ from attnspec.conformance.models.bounds.forward import loss
 from attnspec.conformance.models.case import (
     DEEP,
     DEEPEST,
+    LONG_ROWS,
     MANY,
+    PADDED,
     PINNED,
+    WIDE_HEADS,
     WIDEST,
     ModelCase,
     ModelInputs,
@@ -123,7 +126,12 @@ def _check_head(
     return logits
 
 
-@law("GPT-11", "NUM-16", pinned=(*PINNED, *DEEP, *MANY, DEEPEST, WIDEST), explore=model_cases)
+@law(
+    "GPT-11",
+    "NUM-16",
+    pinned=(*PINNED, *DEEP, *MANY, *WIDE_HEADS, LONG_ROWS, DEEPEST, WIDEST),
+    explore=model_cases,
+)
 def law_logits_equal_the_oracles(subject: ModelImplementation, case: ModelCase) -> None:
     """GPT-11: every logit is within its own bound of the oracle's, for every configuration."""
     inputs = draw(case)
@@ -135,7 +143,7 @@ def law_logits_equal_the_oracles(subject: ModelImplementation, case: ModelCase) 
 @law(
     "GPT-12",
     "NUM-16",
-    pinned=(*PINNED, DEEP[0], DEEPEST),
+    pinned=(*PINNED, DEEP[0], WIDE_HEADS[0], DEEPEST),
     explore=model_cases,
     needs={ModelFeature.HIDDEN_STATES},
 )
@@ -163,6 +171,42 @@ def law_every_hidden_state_equals_the_oracles(
     if ModelFeature.CACHE in subject.features:
         states = _hidden_states_with_a_cache(subject, inputs)
         _check_states(states, expected, inputs, " with a cache")
+
+
+@law(
+    "GPT-12",
+    pinned=PADDED,
+    needs={ModelFeature.HIDDEN_STATES, ModelFeature.PADDING},
+    cost=3.0,
+)
+def law_hidden_states_of_padded_rows_are_those_of_each_alone(
+    subject: ModelImplementation, case: ModelCase
+) -> None:
+    """GPT-12: with a padding mask, each real token has the hidden states of its row alone."""
+    inputs = draw(case)
+    config, weights, ids = inputs.config, inputs.state_dict, inputs.input_ids
+    padding = {"attention_mask": inputs.attention_mask, "position_ids": inputs.position_ids}
+    states = _hidden_states(subject, config, weights, ids, **padding)
+    allowed = Allowed(config, weights, ids, **padding)
+    for row, real in enumerate(inputs.attention_mask.bool()):
+        alone = ids[row, real][None]
+        expected = _hidden_states(model_oracle(subject), config, in_float64(weights), alone)
+        if len(states) != len(expected):
+            raise Violation(f"there must be {len(expected)} hidden states, got {len(states)}")
+        for layer, (state, expected_state) in enumerate(zip(states, expected, strict=True)):
+            if state.shape[:2] != ids.shape:
+                raise Violation(f"hidden state {layer} must have a place for each token and row")
+            tolerance = allowed.tolerance(lambda passed, i=layer: passed.hidden_states[i])  # type: ignore[misc]
+            tolerance = tolerance[row, real]
+            check_within(
+                state[row, real],
+                expected_state[0],
+                tolerance,
+                what=f"hidden state {layer} of row {row}'s {int(real.sum())} real tokens",
+                message=f"padding on the {case.padding} changes hidden states of real tokens",
+            )
+            if not is_narrow(tolerance, expected_state):
+                raise NotClaimed(ILL_CONDITIONED)
 
 
 def _check_states(

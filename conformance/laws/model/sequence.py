@@ -13,9 +13,11 @@ from attnspec.conformance.laws.law import law
 from attnspec.conformance.laws.model.caches import call_with_cache
 from attnspec.conformance.models.case import (
     DEEP,
+    LONG_ROWS,
     MANY,
     PADDED,
     PINNED,
+    WIDE_HEADS,
     ModelCase,
     ModelInputs,
     Padding,
@@ -64,7 +66,7 @@ def law_padding_changes_no_real_token(subject: ModelImplementation, case: ModelC
 
 @law(
     "GPT-16",
-    pinned=(*PINNED, *DEEP[:2], MANY[2]),
+    pinned=(*PINNED, *DEEP[:2], MANY[2], *WIDE_HEADS, LONG_ROWS),
     explore=model_cases,
     needs={ModelFeature.CACHE},
     cost=3.0,
@@ -78,7 +80,14 @@ def law_a_cache_equals_all_at_once(subject: ModelImplementation, case: ModelCase
     tolerance = Allowed(config, weights, ids).own_logits
     length = ids.shape[1]
     cut = int(torch.randint(length, (), generator=generator(case.seed, "cut")))
-    for steps in ([1] * length, [cut, length - cut], [length], [length - cut, *[1] * cut]):
+    late = length // 8
+    for steps in (
+        [1] * length,
+        [cut, length - cut],
+        [length],
+        [length - cut, *[1] * cut],
+        [length - late, late],
+    ):
         sizes = [size for size in steps if size]
         parts, cache = [], model.empty_cache()
         for part in ids.split(sizes, 1):
@@ -171,7 +180,7 @@ def _check_with_cache(
         )
 
 
-@law("GPT-18", pinned=PINNED, explore=model_cases, cost=2.0)
+@law("GPT-18", pinned=(*PINNED, WIDE_HEADS[0], LONG_ROWS), explore=model_cases, cost=2.0)
 def law_no_logit_depends_on_later_tokens(subject: ModelImplementation, case: ModelCase) -> None:
     """GPT-18: other tokens after position t, or none, leave the logits up to t as they are."""
     inputs = draw(case)
@@ -196,7 +205,7 @@ def law_no_logit_depends_on_later_tokens(subject: ModelImplementation, case: Mod
         )
 
 
-@law("GPT-19", pinned=[case.but(batch=3) for case in _FEW])
+@law("GPT-19", pinned=[*(case.but(batch=3) for case in _FEW), WIDE_HEADS[0], LONG_ROWS])
 def law_rows_of_a_batch_are_independent(subject: ModelImplementation, case: ModelCase) -> None:
     """GPT-19: a row of a batch gives what it gives alone."""
     inputs = draw(case)

@@ -99,5 +99,5 @@ def law_rows_of_a_long_sequence_stay_within_the_bound(subject: Subject, case: Ca
         message="a row of a long sequence is wrong",
         dtype=call.value.dtype,
         may_be_nan=expected.may_be_nan,
-        rows=rows,
+        places={"query": rows},
     )

@@ -8,30 +8,21 @@ import torch
 
 from attnspec.conformance.attention.call import Call
 from attnspec.conformance.attention.layouts import lay_out
-from attnspec.conformance.attention.oracle_gradients import Gradient
 from attnspec.conformance.attention.regimes import regimes_of
 from attnspec.conformance.attention.subject import WRT, Subject
-from attnspec.conformance.attention.values import generator
 from attnspec.conformance.comparison import tally
-from attnspec.conformance.comparison.close import check_close
 from attnspec.conformance.laws.helpers.cases import BF16, F16, F32
 from attnspec.conformance.laws.helpers.design import Design, design
 from attnspec.conformance.laws.helpers.gradients import (
-    AXES,
-    empty_rows_are_zero,
     incoming_gradient,
-    require_gradient,
 )
-from attnspec.conformance.laws.helpers.options import ROW_AXES
 from attnspec.conformance.laws.helpers.regimes import pairs_shown
+from attnspec.conformance.laws.helpers.sample import Limits, Sample
 from attnspec.conformance.laws.law import law
 from attnspec.spec import Case, Layout, Layouts, Mask, MaskKind, MaskPattern, MaskShape, Values
 
-SCORES_JUDGED = 2**16
-"""Scores of a call up to which each row is judged; of a longer one, random rows of so many."""
-
-ROWS_JUDGED = 32
-"""Rows of a longer call that are judged at most: their bound takes most of the time."""
+SAMPLE = Limits(numbers=2**18, scores=2**15, rows=32)
+"""The sample by which a long call is judged: the bound of a result takes most of the time."""
 
 LAYOUTS = tuple(each for layout in Layout for each in (layout, Layout.EXPANDED))
 """Layouts of the incoming gradient in turn; every second is expanded, as the gradient of a sum."""
@@ -141,36 +132,16 @@ def _check_call(subject: Subject, case: Case) -> bool:
     Only then the pairs of regimes of the call count as covered.
     """
     call = subject.draw(case)
-    rows = judged_rows(subject, case)
-    here = rows.to(call.query.device)
-    expected = subject.expect(call, rows=rows)
+    sample = Sample.of(subject, case, call, SAMPLE)
     if case.return_lse:
         out, lse = subject.call_with_lse(call)
-        check_close(
-            lse[:, :, here],
-            expected.lse,
-            expected.lse_bound,
-            what="lse",
-            message="the log-sum-exp differs from the definition",
-            may_be_nan=expected.lse_may_be_nan,
-            axes=ROW_AXES,
-            rows=rows,
-        )
+        sample.check_log_sum_exp(subject, lse)
     else:
         out = subject.call(call)
-    check_close(
-        out[:, :, here],
-        expected.out,
-        expected.bound,
-        what="out",
-        message="the output differs from the definition",
-        dtype=case.dtype,
-        may_be_nan=expected.may_be_nan,
-        rows=rows,
-    )
+    expected = sample.check_output(subject, out)
     is_evidence = expected.is_zero or expected.is_evidence
     if case.backward:
-        is_evidence &= _check_gradients(subject, case, call, rows)
+        is_evidence &= _check_gradients(subject, case, call, sample)
         leaves = {name: getattr(call, name).detach().requires_grad_() for name in WRT}
         call = call.but(**leaves)
     count = tally.current()
@@ -181,50 +152,16 @@ def _check_call(subject: Subject, case: Case) -> bool:
     return is_evidence
 
 
-def judged_rows(subject: Subject, case: Case) -> torch.Tensor:
-    """Return the rows by which a case is judged: all of a short one, and some of a long one.
-
-    The gradients of a row that reads nothing are NaN under some profiles, whatever comes in, so
-    that a backward pass under these is judged by all rows.
-    """
-    zeros = empty_rows_are_zero(subject)
-    scores = case.batch * case.heads * case.queries * case.keys
-    if scores <= SCORES_JUDGED or (case.backward and not zeros):
-        return torch.arange(case.queries)
-    count = min(max(2, SCORES_JUDGED * case.queries // scores), ROWS_JUDGED)
-    at_ends = torch.tensor([0, case.queries - 1])
-    within = torch.randint(case.queries, (count - 2,), generator=generator(case.seed, "rows"))
-    rows: torch.Tensor = torch.cat([at_ends, within]).unique()
-    return rows
-
-
-def _check_gradients(subject: Subject, case: Case, call: Call, rows: torch.Tensor) -> bool:
-    """Check the gradients that come from some rows: no gradient comes into the others.
+def _check_gradients(subject: Subject, case: Case, call: Call, sample: Sample) -> bool:
+    """Check the gradients that come from a sample: no gradient comes into the rest.
 
     Returns:
         True if a wrong gradient of each operand would exceed its bound.
     """
-    here = rows.to(call.query.device)
-    drawn = incoming_gradient(case)
-    grad = torch.zeros_like(drawn)
-    grad[:, :, here] = drawn[:, :, here]
+    grad = sample.incoming(incoming_gradient(case))
     grad = lay_out(grad, LAYOUTS[case.seed % len(LAYOUTS)])
     _, gradients = subject.differentiate(call, grad)
-    expected = subject.expect_gradients(call, grad, rows=rows)
-    for name, gradient in gradients.items():
-        exact: Gradient = getattr(expected, name)
-        got = require_gradient(gradient, name)
-        check_close(
-            got[:, :, here] if name == "query" else got,
-            exact.exact,
-            exact.bound,
-            what=f"gradient of {name}",
-            message="a gradient differs from the definition",
-            dtype=case.dtype,
-            may_be_nan=exact.may_be_nan,
-            axes=AXES[name],
-            rows=rows if name == "query" else None,
-        )
+    expected = sample.check_gradients(subject, gradients, grad)
     gradients_are_evidence = (
         exact.is_zero or exact.is_evidence
         for exact in (expected.query, expected.key, expected.value)

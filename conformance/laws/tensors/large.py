@@ -131,5 +131,5 @@ def _check_far_output(subject: Subject, case: Case) -> None:
         what="out",
         message="a row far back in a large output is wrong",
         dtype=case.dtype,
-        rows=rows,
+        places={"query": rows},
     )

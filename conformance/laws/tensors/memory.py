@@ -101,6 +101,9 @@ DECODING = Case(
 )
 """One query of a long cache: kernels divide such keys, and not queries, among threads."""
 
+TILES = Case(queries=641, keys=641, d_head=64, d_value=64, dtype=F32)
+"""An odd number of tiles of 128, which threads cannot share in pairs."""
+
 
 @law(
     "TEN-10",
@@ -110,6 +113,7 @@ DECODING = Case(
         SMALL.but(batch=3, queries=33, keys=17, values=Values.PEAKED, dtype=BF16),
         DECODING,
         DECODING.but(batch=1, heads=2, dtype=BF16),
+        TILES.but(is_causal=True),
     ),
     explore=cases(scales=POSITIVE, only=plain),
     cost=4,
@@ -143,7 +147,7 @@ def law_threads_change_no_gradient(subject: Subject, case: Case) -> None:
     call, grad = subject.draw(case), incoming_gradient(case)
     with restored_threads():
         # few numbers: torch.compile compiles anew for each
-        for threads in (1, 3):
+        for threads in (1, 4):
             torch.set_num_threads(threads)
             message = f"the gradient is wrong with {in_words(threads)}"
             differentiate_and_judge(subject, call, grad, WRT, message)

@@ -25,10 +25,13 @@ WITH_OPTIONS = (
     SMALL.but(window=(2, 3), softcap=2.0, sinks=True, alibi=True, return_lse=True),
 )
 
+OVER_TILES = Case(queries=520, keys=520, d_head=64, d_value=64, dtype=F32)
+"""Several tiles, for which kernels prepare and keep more than for one."""
+
 
 @law(
     "TEN-5",
-    pinned=(*PINNED, *WITH_OPTIONS),
+    pinned=(*PINNED, *WITH_OPTIONS, *vary(OVER_TILES, window=((64, 0),))),
     explore=cases(scales=POSITIVE, only=plain, sometimes=(*OPTIONS, Feature.LSE)),
     cost=6,
 )
@@ -165,6 +168,7 @@ PREFILL = Case(heads=2, kv_heads=2, queries=70, keys=70, d_head=16, d_value=16, 
         PREFILL.but(is_causal=True, dtype=BF16),
         PREFILL.but(backward=True),
         PREFILL.but(backward=True, kv_heads=1, is_causal=True, dtype=F16),
+        OVER_TILES.but(queries=390, keys=390, backward=True),
     ),
     cost=4,
 )

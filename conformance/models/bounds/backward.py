@@ -49,8 +49,10 @@ def gradients(
     enclosed: Forward,
     cotangent: Float64[torch.Tensor, "batch length vocab"],
     arithmetic: Arithmetic,
+    *,
+    position_ids: Int[torch.Tensor, "batch length"] | None = None,
 ) -> Gradients:
-    """Enclose d(Σ cotangent·logits)/d(weight) of every weight; rows start at position 0."""
+    """Enclose d(Σ cotangent·logits)/d(weight) of every weight; by default rows start at 0."""
     exact = {name: weight.detach().double() for name, weight in weights.items()}
     terms: Terms = defaultdict(list)
     grad = Enclosure.exact(cotangent)
@@ -62,7 +64,9 @@ def gradients(
         prefix = f"transformer.h.{layer}"
         grad = _block(grad, enclosed.blocks[layer], prefix, config, exact, terms, arithmetic)
     terms["transformer.wte.weight"].append(_scatter(grad, input_ids, config.vocab_size, arithmetic))
-    positions = torch.arange(input_ids.shape[1]).expand(input_ids.shape)
+    positions = position_ids
+    if positions is None:
+        positions = torch.arange(input_ids.shape[1]).expand(input_ids.shape)
     terms["transformer.wpe.weight"].append(
         _scatter(grad, positions, config.n_positions, arithmetic)
     )

@@ -239,3 +239,35 @@ class RowsOneWidthApart(Dense):
         place = element[..., None] + torch.arange(channels)
         written[place.flatten()] = out.flatten()
         return torch.as_strided(written, out.shape, strides).contiguous()
+
+
+@mistake(
+    "own-flag-keeps-the-last-group",
+    "with enable_gqa and equal numbers of heads, the group of the last grouped call is used",
+    killed_by="groups-that-are-permitted-need-not-be-used",
+)
+class FlagKeepsTheLastGroup(Dense):
+    def __init__(self) -> None:
+        self.group = 1
+
+    def __call__(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        attn_mask: torch.Tensor | None = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        scale: float | None = None,
+        enable_gqa: bool = False,
+        **options: Any,
+    ) -> Any:
+        heads, kv_heads = query.shape[1], key.shape[1]
+        if heads != kv_heads:
+            self.group = heads // kv_heads
+        elif enable_gqa and heads % self.group == 0:
+            read = torch.arange(heads, device=key.device) // self.group
+            key, value = key[:, read], value[:, read]
+        return super().__call__(
+            query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, **options
+        )

@@ -386,3 +386,44 @@ class TakenForPacked(CompactGPT2):
             starts = (position_ids == 0).flatten().nonzero()
             raise RuntimeError(f"{len(starts)} packed sequences for {len(input_ids)} of the batch")
         return super().embed(input_ids, position_ids)
+
+
+class _KeepsPadding(CompactGPT2):
+    """A correct model that knows its padding mask in every step."""
+
+    padding: torch.Tensor | None = None
+
+    def visible(
+        self, input_ids: torch.Tensor, past: int, attention_mask: torch.Tensor | None
+    ) -> torch.Tensor:
+        self.padding = None if past else attention_mask
+        return super().visible(input_ids, past, attention_mask)
+
+
+@model_mistake(
+    "own-states-without-padding",
+    "padding is removed before the blocks, and hidden states are not put back in place",
+    killed_by="hidden-states-of-padded-rows-are-those-of-each-alone",
+)
+class StatesWithoutPadding(_KeepsPadding):
+    def report(self, states: list[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        if self.padding is None:
+            return tuple(states)
+        order = self.padding.bool().logical_not().int().sort(dim=1, stable=True).indices
+        return tuple(state.gather(1, order[..., None].expand_as(state)) for state in states)
+
+
+@model_mistake(
+    "own-backward-without-padding",
+    "the backward pass computes attention again without the padding mask",
+    killed_by="gradients-of-padded-rows-are-those-of-each-alone",
+)
+class BackwardWithoutPadding(_KeepsPadding):
+    def attend(
+        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, visible: torch.Tensor
+    ) -> torch.Tensor:
+        out = super().attend(query, key, value, visible)
+        if self.padding is None:
+            return out
+        other = super().attend(query, key, value, self.causal(0, key.shape[2]))
+        return out.detach() + other - other.detach()

@@ -265,3 +265,18 @@ class StatesAfterACache(CompactGPT2):
 
     def report(self, states: list[torch.Tensor]) -> tuple[torch.Tensor, ...]:
         return (*states[:-1], self.stream if self.cached else states[-1])
+
+
+@model_mistake(
+    "own-diagonal-tile-unmasked",
+    "heads of 16 channels or more read all keys of the tile of 16 that holds the diagonal",
+    killed_by="logits-equal-the-oracles",
+    breaks=("GPT-18",),
+)
+class DiagonalTileUnmasked(CompactGPT2):
+    def causal(self, past: int, length: int) -> torch.Tensor:
+        seen = super().causal(past, length)
+        if past or length < 16 or self.config.d_head < 16:
+            return seen
+        tile = torch.arange(length) // 16
+        return seen | (tile[:, None] == tile)

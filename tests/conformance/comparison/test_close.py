@@ -261,10 +261,20 @@ def test_evidence_is_a_bound_small_against_the_values():
 def test_a_row_of_a_sample_is_named_by_its_number(wrong):
     expected, bound = torch.zeros(1, 2, 3, 4, dtype=torch.float64), torch.full((1, 2, 3, 4), 0.1)
     got, rows = expected.clone(), torch.tensor([0, 7, 131_071])
-    assert close(got, expected, bound.double(), rows=rows) == 0
+    assert close(got, expected, bound.double(), places={"query": rows}) == 0
     got[0, 1, 2, 3] = wrong
     with pytest.raises(Violation, match="batch 0, head 1, query 131071, channel 3"):
-        close(got, expected, bound.double(), rows=rows)
+        close(got, expected, bound.double(), places={"query": rows})
+
+
+def test_a_part_of_batch_elements_and_heads_is_named_by_its_places():
+    expected, bound = torch.zeros(2, 2, 3, dtype=torch.float64), torch.full((2, 2, 3), 0.1)
+    got, places = expected.clone(), {"batch": torch.tensor([4, 9]), "head": torch.tensor([1, 31])}
+    axes = ("batch", "head", "query")
+    assert close(got, expected, bound.double(), places=places, axes=axes) == 0
+    got[1, 1, 2] = 1.0
+    with pytest.raises(Violation, match="batch 9, head 31, query 2"):
+        close(got, expected, bound.double(), places=places, axes=axes)
 
 
 @pytest.mark.parametrize(

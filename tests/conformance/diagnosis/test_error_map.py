@@ -69,7 +69,9 @@ def test_an_expected_infinity_is_no_error():
 def test_sampled_rows_keep_their_numbers():
     expected = torch.zeros(1, 1, 2, 1, dtype=torch.float64)
     got = torch.tensor([[[[0.0], [3.0]]]])
-    errors = errors_of(got, expected, torch.ones_like(expected), rows=torch.tensor([7, 900]))
+    errors = errors_of(
+        got, expected, torch.ones_like(expected), places={"query": torch.tensor([7, 900])}
+    )
     assert errors.rows == [7, 900]
     text = heat_map(failure_picture(errors, None, None)["errors"])
     assert "query 900, channel 0: 3<" in text

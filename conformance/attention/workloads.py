@@ -1,0 +1,372 @@
+"""Workloads: the calls that known models make, by phase, and the options that come with them.
+
+Every two classes of sizes and options meet in calls of NUM-18, mostly small ones. A kernel may be
+wrong only where more of them come together, as a causal flag, groups of heads, 128 channels and
+1 000 tokens do in each prefill of a Llama. So each phase of each model is called in its own sizes.
+
+The numbers of heads and channels, softcaps and windows are those of the models' published
+configurations.
+"""
+
+import functools
+import random
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+
+from attnspec.conformance.attention.fields import LENGTHS
+from attnspec.spec import (
+    CallMode,
+    Case,
+    Feature,
+    Layout,
+    Layouts,
+    Mask,
+    MaskKind,
+    MaskPattern,
+    MaskShape,
+    Values,
+)
+
+PRODUCTS = 2e9
+"""Products of a call without its backward pass, which take a core a few tenths of a second."""
+
+NUMBERS = 1.2e7
+"""Numbers of the keys and values of a call, which take a core a few tenths of a second."""
+
+NUMBERS_OF_GROUP = 1e7
+"""Likewise of one key/value head, repeated for each query head that reads it, as judges do."""
+
+TRIES = 64
+"""Draws of lengths, before the least ones are taken."""
+
+PADDING = Mask(kind=MaskKind.BOOL, pattern=MaskPattern.PADDING, shape=MaskShape.KEYS)
+LEFT_PADDING = Mask(kind=MaskKind.BOOL, pattern=MaskPattern.LEFT_PADDING, shape=MaskShape.KEYS)
+BIAS = Mask(kind=MaskKind.FLOAT, pattern=MaskPattern.BIAS, shape=MaskShape.HEADS)
+SIDES = (127, 128, 200, 255, 256)
+"""Keys to the left of a query that windows let it read; those of the models, 128 to 4 096, are
+whole multiples of tiles, and some count the query itself."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sizes:
+    """The heads of some models, and the options that they are run with.
+
+    Attributes:
+        name: the models.
+        heads: numbers of (heads, kv_heads).
+        widths: widths of (queries and keys, values).
+        options: fields of a case that these models set.
+    """
+
+    name: str
+    heads: tuple[tuple[int, int], ...]
+    widths: tuple[tuple[int, int], ...]
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+GEMMA = {"softcap": 50.0, "window": (256, 0)}
+GPT_OSS = {"sinks": True, "window": (127, 0)}
+
+DECODERS = (
+    Sizes(name="GPT-2", heads=((12, 12), (20, 20), (25, 25)), widths=((64, 64),)),
+    Sizes(name="Llama 3", heads=((32, 8), (64, 8)), widths=((128, 128), (64, 64))),
+    Sizes(name="Llama 3, divided among devices", heads=((4, 1), (8, 2)), widths=((128, 128),)),
+    Sizes(name="Qwen2.5 0.5B", heads=((14, 2),), widths=((64, 64),)),
+    Sizes(name="Qwen2.5", heads=((28, 4), (40, 8)), widths=((128, 128),)),
+    Sizes(name="Gemma 2", heads=((8, 4), (16, 8)), widths=((256, 256),), options=GEMMA),
+    Sizes(name="gpt-oss", heads=((64, 8),), widths=((64, 64),), options=GPT_OSS),
+    Sizes(name="Falcon", heads=((71, 1),), widths=((64, 64),)),
+    Sizes(name="Phi-2, Phi-3", heads=((32, 32),), widths=((80, 80), (96, 96))),
+    Sizes(
+        name="BLOOM",
+        heads=((16, 16), (32, 32)),
+        widths=((64, 64), (128, 128)),
+        options={"alibi": True},
+    ),
+    Sizes(name="DeepSeek-V2", heads=((16, 16),), widths=((192, 128),)),
+)
+OF_FEW_HEADS = (
+    Sizes(name="GPT-2 124M", heads=((12, 12),), widths=((64, 64),)),
+    *(each for each in DECODERS if each.name in ("Llama 3, divided among devices", "Qwen2.5 0.5B")),
+)
+LATENT = Sizes(name="DeepSeek-V2, absorbed", heads=((16, 1),), widths=((576, 512),))
+ENCODERS = (
+    Sizes(name="BERT", heads=((12, 12), (16, 16)), widths=((64, 64),), options={"mask": PADDING}),
+    Sizes(name="ViT, SigLIP", heads=((12, 12), (16, 16)), widths=((64, 64), (80, 80), (72, 72))),
+    Sizes(
+        name="T5",
+        heads=((8, 8), (12, 12)),
+        widths=((64, 64),),
+        options={"mask": BIAS, "scale": 1.0},
+    ),
+)
+DIFFUSION = Sizes(
+    name="Stable Diffusion", heads=((8, 8),), widths=((40, 40), (64, 64), (80, 80), (160, 160))
+)
+SWIN = Sizes(
+    name="Swin",
+    heads=((3, 3), (6, 6), (12, 12)),
+    widths=((32, 32),),
+    options={"mask": BIAS},
+)
+WHISPER = Sizes(name="Whisper", heads=((8, 8), (12, 12)), widths=((64, 64),))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Phase:
+    """A phase of running models.
+
+    Attributes:
+        name: its name.
+        models: the models that are run in it.
+        queries: the least and the largest number of queries.
+        keys: likewise of keys; None if each query attends to all queries.
+        batch: batch elements.
+        is_causal: whether queries follow one another. Where there are more keys than queries,
+            the last ones belong together, which the causal flag means if it is aligned so.
+        backward: whether it has a backward pass.
+    """
+
+    name: str
+    models: tuple[Sizes, ...]
+    queries: tuple[int, int]
+    keys: tuple[int, int] | None = None
+    batch: tuple[int, ...] = (1,)
+    is_causal: bool = True
+    backward: bool = False
+
+    def lengths(self, scores: float, longest: float, dice: random.Random) -> tuple[int, int] | None:
+        """Return numbers of queries and keys, or None if all are too large.
+
+        Half of the draws lie beside a multiple of a tile.
+
+        Args:
+            scores: the largest product of the two.
+            longest: the largest number of keys.
+            dice: draws them.
+        """
+        for _ in range(TRIES):
+            queries = _length(self.queries, dice)
+            keys = queries if self.keys is None else _length(self.keys, dice)
+            if queries * keys <= scores and keys <= longest:
+                return queries, keys
+        queries, keys = self.queries[0], (self.keys or self.queries)[0]
+        return (queries, keys) if queries * keys <= scores and keys <= longest else None
+
+
+PHASES = (
+    Phase(name="prefill", models=DECODERS, queries=(257, 1300), batch=(1, 2)),
+    Phase(name="prefill of over 1 024 tokens", models=OF_FEW_HEADS, queries=(1025, 1250)),
+    Phase(
+        name="chunked prefill",
+        models=DECODERS,
+        queries=(17, 300),
+        keys=(1025, 2100),
+        batch=(1, 1, 2),
+    ),
+    Phase(
+        name="decoding", models=(*DECODERS, LATENT), queries=(1, 1), keys=(513, 4300), batch=(1, 4)
+    ),
+    Phase(
+        name="speculative decoding",
+        models=(*DECODERS, LATENT),
+        queries=(2, 8),
+        keys=(513, 4300),
+        batch=(1, 2, 4),
+    ),
+    Phase(
+        name="long context",
+        models=(Sizes(name="a few heads", heads=((4, 1), (2, 2)), widths=((128, 128), (64, 64))),),
+        queries=(64, 130),
+        keys=(16_385, 21_000),
+    ),
+    Phase(name="training", models=DECODERS, queries=(257, 770), batch=(1, 2), backward=True),
+    Phase(
+        name="training on over 512 tokens",
+        models=OF_FEW_HEADS,
+        queries=(513, 1100),
+        backward=True,
+    ),
+    Phase(
+        name="encoding",
+        models=ENCODERS,
+        queries=(197, 578),
+        batch=(2, 8, 16),
+        is_causal=False,
+    ),
+    Phase(
+        name="training of encoders",
+        models=ENCODERS,
+        queries=(129, 400),
+        batch=(2, 5, 8),
+        is_causal=False,
+        backward=True,
+    ),
+    Phase(
+        name="training of decoders with biases",
+        models=ENCODERS[2:],
+        queries=(257, 600),
+        batch=(1, 2),
+        backward=True,
+    ),
+    Phase(
+        name="cross attention to a prompt",
+        models=(DIFFUSION,),
+        queries=(1024, 2304),
+        keys=(77, 77),
+        batch=(2,),
+        is_causal=False,
+    ),
+    Phase(
+        name="decoding on an encoder",
+        models=(WHISPER, ENCODERS[2]),
+        queries=(1, 1),
+        keys=(513, 1500),
+        batch=(1, 5),
+        is_causal=False,
+    ),
+    Phase(
+        name="windows of an image",
+        models=(SWIN,),
+        queries=(49, 49),
+        batch=(64, 100),
+        is_causal=False,
+    ),
+    Phase(
+        name="training of windows of an image",
+        models=(SWIN,),
+        queries=(49, 49),
+        batch=(64,),
+        is_causal=False,
+        backward=True,
+    ),
+)
+"""The phases, of which each calls every model that is run in it."""
+
+MODES = (CallMode.PLAIN, CallMode.NO_GRAD, CallMode.PLAIN, CallMode.INFERENCE)
+LAYOUTS = (Layout.CONTIGUOUS, Layout.HEADS_INSIDE, Layout.PACKED)
+CONTENTS = (Values.NORMAL, Values.PEAKED, Values.NORMAL, Values.OFFSET)
+
+ALTERNATIVES: tuple[tuple[Feature, ...], ...] = (
+    (),
+    (Feature.WINDOW,),
+    (Feature.WINDOW, Feature.SINKS),
+    (Feature.SINKS,),
+    (Feature.SOFTCAP,),
+    (Feature.WINDOW, Feature.SOFTCAP),
+    (Feature.ALIBI,),
+    (Feature.LSE,),
+    (Feature.MASK,),
+    (Feature.WINDOW, Feature.MASK),
+)
+"""Options of decoders, of which each phase is run with all that are claimed."""
+
+
+def _length(between: tuple[int, int], dice: random.Random) -> int:
+    first, last = between
+    beside = [length for length in LENGTHS if first <= length <= last]
+    return dice.choice(beside) if beside and dice.random() < 0.5 else dice.randint(first, last)
+
+
+def workloads(
+    phase: Phase, claimed: frozenset[Feature], dice: random.Random, *, aligned: bool = False
+) -> Iterator[Callable[[torch.dtype], Case | None]]:
+    """Yield functions that draw a case of a phase in a storage type, or None if it is too large.
+
+    Each width of each model is run with the options of that model, if it has any, and with others;
+    all options that are claimed are met. Groups and the causal flag are left out if not claimed.
+
+    Args:
+        phase: the phase.
+        claimed: the claimed features.
+        dice: draws the order of options, and lengths and all else when the functions are called.
+        aligned: whether the causal flag lets the last query read the last key. If it does not,
+            phases with more keys than queries do without it, as models must.
+    """
+    if phase.keys is not None and not aligned:
+        claimed = claimed - {Feature.CAUSAL}
+    others = [each for each in ALTERNATIVES if claimed.issuperset(each)]
+    if not phase.is_causal:
+        others = [()]
+    dice.shuffle(others)
+    models = [(model, widths) for model in phase.models for widths in model.widths]
+    for place in range(max(len(models), len(others))):
+        model, widths = models[place % len(models)]
+        draw = functools.partial(_case, phase, model.heads, widths, claimed)
+        own = {
+            name: value for name, value in model.options.items() if _needs(name) in {None, *claimed}
+        }
+        if own:
+            yield functools.partial(draw, own, dice)
+        if phase.is_causal or not own:
+            yield functools.partial(draw, _options(others[place % len(others)], dice), dice)
+
+
+def _options(features: tuple[Feature, ...], dice: random.Random) -> dict[str, Any]:
+    """Return the fields of a case that uses some features."""
+    values: dict[Feature, dict[str, Any]] = {
+        Feature.WINDOW: {"window": (dice.choice(SIDES), dice.choice((0, None)))},
+        Feature.SINKS: {"sinks": True},
+        Feature.SOFTCAP: {"softcap": dice.choice((30.0, 50.0))},
+        Feature.ALIBI: {"alibi": True},
+        Feature.LSE: {"return_lse": True},
+        Feature.MASK: {"mask": dice.choice((PADDING, LEFT_PADDING, BIAS, BIAS))},
+    }
+    chosen: dict[str, Any] = {}
+    for feature in features:
+        chosen |= values[feature]
+    return chosen
+
+
+def _case(
+    phase: Phase,
+    numbers_of_heads: tuple[tuple[int, int], ...],
+    widths: tuple[int, int],
+    claimed: frozenset[Feature],
+    options: Mapping[str, Any],
+    dice: random.Random,
+    dtype: torch.dtype,
+) -> Case | None:
+    """Return a case of a model in a phase, or None if all are too large."""
+    (heads, kv_heads), (d_head, d_value) = dice.choice(numbers_of_heads), widths
+    if Feature.GQA not in claimed:
+        kv_heads = heads
+    batch = dice.choice(phase.batch)
+    of_key = d_head + d_value
+    scores = PRODUCTS / (2 if phase.backward else 1) / (heads * of_key)
+    longest = NUMBERS_OF_GROUP / (heads // kv_heads * of_key)
+    lengths = phase.lengths(scores / batch, longest, dice)
+    if lengths is None:
+        batch, lengths = 1, phase.lengths(scores, longest, dice)
+    if lengths is None:
+        return None
+    queries, keys = lengths
+    numbers = kv_heads * keys * of_key
+    layout, mask = dice.choice(LAYOUTS), options.get("mask")
+    if mask is BIAS and torch.finfo(dtype).bits == 16 and dice.random() < 0.5:
+        options = {**options, "mask": replace(mask, dtype=torch.float32)}
+    return Case(
+        batch=max(1, min(batch, int(NUMBERS // numbers))),
+        heads=heads,
+        kv_heads=kv_heads,
+        queries=queries,
+        keys=keys,
+        d_head=d_head,
+        d_value=d_value,
+        dtype=dtype,
+        is_causal=phase.is_causal and Feature.CAUSAL in claimed,
+        backward=phase.backward,
+        mode=CallMode.PLAIN if phase.backward else dice.choice(MODES),
+        layouts=Layouts(query=layout, key=layout, value=layout),
+        values=dice.choice(CONTENTS),
+        seed=dice.randrange(2**16),
+        **options,
+    )
+
+
+def _needs(option: str) -> Feature | None:
+    """Return the feature that an option of a model needs; a scale needs none."""
+    return None if option == "scale" else Feature(option)

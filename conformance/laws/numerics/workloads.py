@@ -1,0 +1,143 @@
+"""The laws of NUM at the sizes at which models run, judged by a sample of each call."""
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from itertools import islice
+
+from attnspec.conformance.attention.subject import WRT, Subject
+from attnspec.conformance.attention.workloads import PHASES, Phase, workloads
+from attnspec.conformance.comparison.violation import NotClaimed, Raised
+from attnspec.conformance.laws.helpers.cases import BF16, F16, F32
+from attnspec.conformance.laws.helpers.gradients import (
+    empty_rows_are_zero,
+    incoming_gradient,
+    operands_with_gradient,
+)
+from attnspec.conformance.laws.helpers.sample import Limits, Sample
+from attnspec.conformance.laws.law import law
+from attnspec.spec import Case, CausalAlignment, Layout, Layouts
+
+DRAWS = 8
+"""Draws of a workload, of which the first that is claimed is taken."""
+
+SAMPLE = Limits(numbers=4_000_000, scores=2**18, rows=64)
+SAMPLE_WITH_GRADIENTS = Limits(numbers=1, scores=2**18, rows=10**6)
+"""One batch element and key/value head, with as many rows as the scores allow."""
+
+ROUNDS = 4
+"""Times that effort thorough draws each workload."""
+
+INSIDE = Layouts(query=Layout.HEADS_INSIDE, key=Layout.HEADS_INSIDE, value=Layout.HEADS_INSIDE)
+LLAMA = Case(
+    heads=8,
+    kv_heads=2,
+    queries=257,
+    keys=257,
+    d_head=128,
+    d_value=128,
+    dtype=BF16,
+    is_causal=True,
+    layouts=INSIDE,
+)
+PLAIN = LLAMA.but(heads=4, kv_heads=4, is_causal=False, dtype=F32)
+DECODING = LLAMA.but(is_causal=False, queries=1, keys=1031, batch=4, dtype=F16)
+GPT2 = PLAIN.but(heads=12, kv_heads=12, d_head=64, d_value=64, is_causal=True)
+
+
+def cases_of_workloads(
+    subject: Subject, seed: int, *, backward: bool, rounds: range = range(1)
+) -> tuple[Case, ...]:
+    """Return a claimed case of each workload, or one of each phase if each shape is compiled.
+
+    There are none for a subject that the scalar definition judges.
+    """
+    if subject.refuses(PLAIN.but(backward=backward)) == "too large for the scalar definition":
+        return ()
+    few = 1 if subject.implementation.compiles_each_shape else None
+    return tuple(
+        case
+        for number in rounds
+        for phase in PHASES
+        if phase.backward is backward
+        for case in islice(_cases_of(subject, phase, seed, number), few)
+    )
+
+
+def _cases_of(subject: Subject, phase: Phase, seed: int, number: int) -> Iterator[Case]:
+    """Yield claimed cases of a phase, in each storage type by turns."""
+    dice = random.Random(f"{seed}/{number}/{phase.name}")
+    dtypes = dice.sample(subject.implementation.dtypes, len(subject.implementation.dtypes))
+    claimed = subject.implementation.features
+    alignment = subject.implementation.profile.causal_alignment
+    aligned = alignment is CausalAlignment.LOWER_RIGHT
+    for turn, draw in enumerate(workloads(phase, claimed, dice, aligned=aligned)):
+        for _ in range(DRAWS):
+            case = draw(dtypes[turn % len(dtypes)])
+            if case is None:
+                continue
+            case = case.but(device=subject.device)
+            forms = (case, case.but(layouts=Layouts()))
+            chosen = next((each for each in forms if subject.refuses(each) is None), None)
+            if chosen is not None:
+                yield chosen
+                break
+
+
+@law(
+    "NUM-19",
+    pinned=(
+        PLAIN,
+        GPT2,
+        LLAMA,
+        LLAMA.but(is_causal=False, queries=1, keys=1031, batch=4, dtype=F16),
+    ),
+    wide=partial(cases_of_workloads, backward=False),
+    large=partial(cases_of_workloads, backward=False, rounds=range(1, ROUNDS)),
+    fresh=True,
+)
+def law_calls_of_models_equal_the_definition(subject: Subject, case: Case) -> None:
+    """NUM-19: at the sizes at which models run, output and log-sum-exp are within their bounds."""
+    call = subject.draw(case)
+    sample = Sample.of(subject, case, call, SAMPLE)
+    if case.return_lse:
+        out, lse = subject.call_with_lse(call)
+        sample.check_log_sum_exp(subject, lse)
+    else:
+        with _own_mask_dtype(case):
+            out = subject.call(call)
+    sample.check_output(subject, out)
+
+
+@law(
+    "NUM-19",
+    pinned=(PLAIN.but(backward=True), LLAMA.but(backward=True)),
+    wide=partial(cases_of_workloads, backward=True),
+    large=partial(cases_of_workloads, backward=True, rounds=range(1, ROUNDS)),
+    fresh=True,
+)
+def law_gradients_in_training_of_models_equal_the_definition(subject: Subject, case: Case) -> None:
+    """NUM-19: at the sizes at which models are trained, gradients are within their bounds.
+
+    A gradient comes into some heads alone, so that the gradients of others are zero.
+    """
+    call = subject.draw(case)
+    sample = Sample.of(subject, case, call, SAMPLE_WITH_GRADIENTS)
+    grad = sample.incoming_alone(incoming_gradient(case))
+    wrt = operands_with_gradient(subject, case) if empty_rows_are_zero(subject) else WRT
+    with _own_mask_dtype(case):
+        out, gradients = subject.differentiate(call, grad, wrt=wrt)
+    sample.check_output(subject, out)
+    sample.check_gradients(subject, gradients, grad)
+
+
+@contextmanager
+def _own_mask_dtype(case: Case) -> Iterator[None]:
+    """Let a call raise whose mask has a dtype that its queries do not have (MSK-20)."""
+    try:
+        yield
+    except Raised:
+        if case.mask is None or case.mask.dtype is None:
+            raise
+        raise NotClaimed("a float mask of another dtype is refused") from None
