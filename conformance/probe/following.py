@@ -7,14 +7,14 @@ answers that it gives itself. Where it contradicts itself, the default answer re
 
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from attnspec.conformance.diagnosis.stages.search import is_deterministic
 from attnspec.conformance.isolation.process import SendNote
 from attnspec.conformance.laws.law import SubjectKind
 from attnspec.conformance.probe.probe import experiments, harness_of, run_experiment
-from attnspec.conformance.runner.claims import spelled
+from attnspec.conformance.runner.claims import MASK_KINDS, spelled
 from attnspec.conformance.runner.declare import BrokenCall, check_first_call
 from attnspec.conformance.runner.declare_model import MODEL_DTYPES, why_not
 from attnspec.conformance.runner.first_call import announce, announcing, differing_answers
@@ -22,7 +22,7 @@ from attnspec.conformance.runner.first_call import experiment as step_of_experim
 from attnspec.conformance.runner.plan import reply_of_target, subjects_of
 from attnspec.conformance.runner.targets import LoadedSubject
 from attnspec.conformance.runner.task import PlannedSubject
-from attnspec.spec import Implementation, Profile
+from attnspec.spec import Feature, Implementation, MaskKind, Profile
 
 LEFT_OUT = frozenset({"batch invariant", "dropout", "backward", "refusals", "invalid arguments"})
 """The experiments that find neither an answer of a profile nor what an argument means."""
@@ -96,7 +96,8 @@ def with_profile(
             return replace(planned, remark=given)
         return replace(planned, remark=f"{name} is judged under the profile that it declares")
     implementation = loaded.subject.implementation
-    other, deviations, accuracy = experiment_on(implementation, loaded.subject.device)
+    found_by = experiment_on(implementation, loaded.subject.device)
+    other, deviations, accuracy = found_by.answers, found_by.deviations, found_by.accuracy
     deviating = "".join(f"\nexperiments show: {each}" for each in deviations)
     narrower = [name for name in (planned.claims.dtypes or "").split(",") if name != "float64"]
     is_given = any(each.startswith("float64_precision") for each in typed)
@@ -106,6 +107,15 @@ def with_profile(
         deviating += (
             f"\nfloat64 is accepted with float32 accuracy ({accuracy}): not claimed; "
             "compute in float64, or claim it by --dtypes and --profile float64_precision=float32"
+        )
+    if planned.claims.features is None and len(found_by.refused_masks) == 1:
+        kind, message = next(iter(found_by.refused_masks.items()))
+        planned = replace(
+            planned, claims=replace(planned.claims, features=_without_masks(implementation, kind))
+        )
+        deviating += (
+            f"\na {kind} mask is refused ({message}): not claimed; to pin it: "
+            f"--features {planned.claims.features}"
         )
     # an answer for every empty row is one for each way of hiding
     questions = tuple(each.partition("=")[0] for each in typed)
@@ -138,22 +148,45 @@ def _with_refused_dtypes(planned: PlannedSubject, loaded: LoadedSubject) -> Plan
     return replace(planned, remark="\n".join(remarks))
 
 
-def experiment_on(
-    implementation: Implementation, device: str
-) -> tuple[dict[str, Any], list[str], str]:
+def _without_masks(implementation: Implementation, refused: MaskKind) -> str:
+    """Return the features of an implementation as a user types them, with masks of one kind."""
+    others = sorted(str(each) for each in implementation.features if each is not Feature.MASK)
+    (kind,) = (word for word, each in MASK_KINDS.items() if each is not refused)
+    return ",".join([*others, kind])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """What experiments find of a function.
+
+    Attributes:
+        answers: the answers of its profile that are not the default ones.
+        deviations: how it deviates from the contract, a sentence each.
+        accuracy: the error of float64 if it has the accuracy of float32, or an empty string.
+        refused_masks: the kinds of masks that it refuses, each with its message.
+    """
+
+    answers: dict[str, Any]
+    deviations: list[str]
+    accuracy: str
+    refused_masks: dict[MaskKind, str]
+
+
+QUESTIONS_OF_MASKS = {f"{kind} mask": kind for kind in MaskKind}
+"""The questions whose answer is no if masks of a kind are refused."""
+
+
+def experiment_on(implementation: Implementation, device: str) -> Found:
     """Find the profile that an implementation follows, and how it deviates from the contract.
 
     Args:
         implementation: its features and storage types select the experiments.
         device: the device of all tensors.
-
-    Returns:
-        The answers that are not the default ones; the deviations, a sentence each; and the error
-        of float64 if it has the accuracy of float32, or an empty string.
     """
     harness = harness_of(implementation.attention, implementation.dtypes, device)
     found: dict[str, set[Any]] = defaultdict(set)
     deviations, accuracy, is_wrong = [], "", False
+    refused_masks = {}
     for experiment in experiments(implementation.features):
         if experiment.question in LEFT_OUT:
             continue
@@ -167,11 +200,18 @@ def experiment_on(
         accuracy = finding.facts.get("float64", accuracy)
         is_wrong |= experiment.question == TYPES and bool(finding.deviation)
         deviations += [finding.deviation] if finding.deviation else []
+        if experiment.question in QUESTIONS_OF_MASKS and finding.answer == "no":
+            message = finding.evidence[0] if finding.evidence else "no result"
+            refused_masks[QUESTIONS_OF_MASKS[experiment.question]] = message
         if "dtypes" in finding.facts and not finding.facts["dtypes"]:
             break  # no further experiment says anything if the plainest call is wrong
     default = Profile()
     usual = {key: getattr(default, key) for key in (*Profile.QUESTIONS, "deterministic")}
     usual["rounding"] = default.rounding.level
     answers = {key: next(iter(given)) for key, given in found.items() if len(given) == 1}
-    other = {key: answer for key, answer in answers.items() if answer != usual[key]}
-    return other, deviations, accuracy
+    return Found(
+        answers={key: answer for key, answer in answers.items() if answer != usual[key]},
+        deviations=deviations,
+        accuracy=accuracy,
+        refused_masks=refused_masks,
+    )

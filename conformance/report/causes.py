@@ -19,6 +19,9 @@ SMALL = 64
 """Size up to which calls are equally simple, so that the order of the laws decides."""
 
 
+CONFIGURATION = "GPT-28"
+"""The clause whose law names itself what is wrong: fields that a build does not follow."""
+
 SMALLEST_TILE = 8
 """Size below which a failure that depends on the size is not one of tiles."""
 
@@ -66,6 +69,8 @@ def _explanations(records: Sequence[Record]) -> list[str]:
     for record, profile, bug in zip(records, profiles, bugs, strict=True):
         if record.outcome is Outcome.ERRORED:
             explanations.append(_exception(record))
+        elif CONFIGURATION in record.clauses:
+            explanations.append(record.reason.partition(";")[0])
         elif record.undeclared:
             explanations.append(f"it accepts a feature that it does not claim: {record.undeclared}")
         elif profile and profiles.count(profile) >= LEAST_SHARE * len(records):

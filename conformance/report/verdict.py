@@ -24,6 +24,9 @@ MOST_LINES = 25
 MOST_SIZES = 3
 """Lines about sizes that are printed of a cause."""
 
+LINES_OF_REASON, LINES_OF_ERROR = 12, 3
+"""Lines that are printed of what a law says, and of an exception."""
+
 WIDEST = 500
 """Characters of the longest line of such a snippet."""
 
@@ -146,7 +149,9 @@ def _found(record: Record) -> list[str]:
     """Return the lines with the worst element of a result, or with the reason in words."""
     mismatch = record.mismatch
     if mismatch is None:
-        return [f"Found     {each}" for each in record.reason.splitlines()[:3]]
+        most = LINES_OF_ERROR if record.outcome is Outcome.ERRORED else LINES_OF_REASON
+        first, *further = record.reason.splitlines()[:most] or [""]
+        return [f"Found     {first}", *(f"          {each}" for each in further)]
     return [f"Found     {headline(record)}", *lines_of_mismatch(mismatch)]
 
 

@@ -1,6 +1,6 @@
 """Claims on the command line: features, storage types and answers of the profile."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
@@ -8,9 +8,11 @@ from typing import Any
 import torch
 
 from attnspec.spec import (
+    Case,
     Extra,
     Feature,
     Implementation,
+    MaskKind,
     ModelFeature,
     ModelImplementation,
     Profile,
@@ -25,7 +27,10 @@ DTYPES = {
     "bfloat16": torch.bfloat16,
 }
 
-_FEATURES = tuple(dict.fromkeys(map(str, (*Feature, *ModelFeature))))
+MASK_KINDS = {f"{kind}_mask": kind for kind in MaskKind}
+"""Words for masks of one kind alone, in place of the feature `mask`, which is both."""
+
+_FEATURES = tuple(dict.fromkeys(map(str, (*Feature, *ModelFeature, *MASK_KINDS))))
 
 _ANSWERS: dict[str, type[StrEnum]] = {**Profile.QUESTIONS, "rounding": RoundingLevel}
 
@@ -35,7 +40,7 @@ class Claims:
     """Claims about a target that override its declaration; `None` for no claim.
 
     Attributes:
-        features: features beyond plain attention.
+        features: features beyond plain attention; a word of `MASK_KINDS` is `mask` of one kind.
         dtypes: the storage types that it accepts.
         profile: its answers, by the names of `Profile`'s fields; `rounding` is a level.
         extras: tools of torch that it works with.
@@ -86,7 +91,12 @@ class Claims:
         """
         changes: dict[str, Any] = {}
         if self.features is not None:
-            changes["features"] = self._features(Feature)
+            kinds = self.features & MASK_KINDS.keys()
+            names = (self.features - kinds) | ({str(Feature.MASK)} if kinds else set())
+            changes["features"] = _members(Feature, names)
+            if len(kinds) == 1 and Feature.MASK not in self.features:
+                kind = MASK_KINDS[next(iter(kinds))]
+                changes["supports"] = MasksOfOneKind(kind, implementation.supports)
         if self.dtypes is not None:
             changes["dtypes"] = self.dtypes
         if self.profile:
@@ -107,14 +117,10 @@ class Claims:
         if self.extras is not None:
             raise ValueError(f"{model.name}: a GPT-2 has no extras: omit them")
         if self.features is not None:
-            changes["features"] = self._features(ModelFeature)
+            changes["features"] = _members(ModelFeature, self.features)
         if self.dtypes is not None:
             changes["dtypes"] = self.dtypes
         return replace(model, **changes)
-
-    def _features(self, kind: type[StrEnum]) -> frozenset[Any]:
-        assert self.features is not None
-        return frozenset(kind(_choice("feature", each, kind)) for each in sorted(self.features))
 
     def _profile(self, declared: Profile) -> Profile:
         answers = dict(self.profile)
@@ -122,6 +128,29 @@ class Claims:
             rounding: Rounding = declared.rounding
             answers["rounding"] = replace(rounding, level=answers["rounding"])
         return replace(declared, **answers)
+
+
+@dataclass(frozen=True)
+class MasksOfOneKind:
+    """The `supports` of an implementation whose masks are all of one kind.
+
+    Attributes:
+        kind: the kind.
+        supports: its `supports` for all other reasons.
+    """
+
+    kind: MaskKind
+    supports: Callable[[Case], str | None]
+
+    def __call__(self, case: Case) -> str | None:
+        """Return the reason why a case is refused, or None."""
+        if case.mask is not None and case.mask.kind is not self.kind:
+            return f"a {case.mask.kind} mask is not claimed"
+        return self.supports(case)
+
+
+def _members(kind: type[StrEnum], names: Iterable[str]) -> frozenset[Any]:
+    return frozenset(kind(_choice("feature", each, kind)) for each in sorted(names))
 
 
 def spelled(answers: Mapping[str, Any]) -> tuple[str, ...]:

@@ -1,7 +1,7 @@
 """Declaring a bare `build(config, state_dict)`, by a small model that it builds."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -9,12 +9,15 @@ import torch
 from attnspec.conformance.comparison.violation import Violation
 from attnspec.conformance.isolation.memory import is_exhausted
 from attnspec.conformance.models.case import ModelCase, draw, shapes
+from attnspec.conformance.models.fields import (
+    NOT_FOLLOWED,
+    REFUSALS,
+    Unfollowed,
+    unfollowed_fields,
+)
 from attnspec.conformance.models.subject import checked_logits
 from attnspec.conformance.runner.first_call import Step, announce, call_of_model, cause_of
 from attnspec.spec import GPT2Config, ModelFeature, ModelImplementation
-
-REFUSALS = (NotImplementedError, ValueError)
-"""The exceptions by which a `build` refuses a configuration."""
 
 MODEL_DTYPES = (torch.float64, torch.float32)
 """The dtypes in which a bare `build` is tried."""
@@ -68,7 +71,7 @@ def declare_model(
         build=build,
         features=_features(next(iter(models.values()))) if features is None else features,
         dtypes=tuple(models),
-        supports=_Supports(build),
+        supports=SupportsOfBuild(build, unfollowed_fields(build, next(iter(models)))),
     )
 
 
@@ -126,19 +129,27 @@ def _parameters(model: Any) -> set[str]:
         return set()
 
 
-class _Supports:
-    """A `supports` that refuses the configurations that `build` refuses; each is tried once."""
+class SupportsOfBuild:
+    """A `supports` that refuses what `build` refuses, or does not follow; each is tried once.
 
-    def __init__(self, build: Callable[..., Any]) -> None:
-        self.build = build
+    Attributes:
+        unfollowed: the fields that it does not follow, which are judged as released alone.
+    """
+
+    def __init__(self, build: Callable[..., Any], unfollowed: Sequence[Unfollowed]) -> None:
+        self.build, self.unfollowed = build, tuple(unfollowed)
         self.reasons: dict[GPT2Config, str | None] = {}
 
     def __call__(self, config: GPT2Config) -> str | None:
+        """Return the reason why a configuration is not tried, or None."""
         if config not in self.reasons:
             self.reasons[config] = self._try(config)
         return self.reasons[config]
 
     def _try(self, config: GPT2Config) -> str | None:
+        fields = [each.field for each in self.unfollowed if each.concerns(config)]
+        if fields:
+            return f"{NOT_FOLLOWED} {', '.join(fields)}"
         try:
             self.build(config, {name: torch.zeros(shape) for name, shape in shapes(config).items()})
         except REFUSALS as error:

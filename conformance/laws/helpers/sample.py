@@ -56,7 +56,7 @@ class Sample:
 
     @classmethod
     def of(cls, subject: Subject, case: Case, call: Call, limits: Limits) -> "Sample":
-        """Return the sample of a case: its last batch element and head, and others by its seed.
+        """Return the sample of a case: its first and last head, and others by its seed.
 
         The gradients of a row that reads nothing are NaN under some profiles, whatever comes in, so
         that a backward pass under these is judged by all rows.
@@ -177,6 +177,10 @@ class Sample:
         return few[..., self.rows.to(few.device), :], {"query": self.rows}
 
 
+LARGEST_PART = 3
+"""Key/value heads of a part."""
+
+
 def _part(subject: Subject, case: Case, call: Call, limits: Limits) -> Part:
     """Return the whole of a call, or some of its batch elements and key/value heads."""
     grouping = subject.implementation.profile.grouping
@@ -185,12 +189,12 @@ def _part(subject: Subject, case: Case, call: Call, limits: Limits) -> Part:
     if case.batch * case.kv_heads * of_group > limits.numbers:
         room = max(1, limits.numbers // max(1, of_group))
         dice = generator(case.seed, "part")
-        batch = _some(batch, 2 if room >= 4 else 1, dice)
-        kv_heads = _some(kv_heads, 2 if room >= 2 else 1, dice)
+        batch = _some(batch, 2 if room >= 2 * LARGEST_PART else 1, dice)
+        kv_heads = _some(kv_heads, min(room, LARGEST_PART), dice)
     return Part.of(call, batch, kv_heads, grouping)
 
 
 def _some(places: torch.Tensor, count: int, dice: torch.Generator) -> torch.Tensor:
-    """Return one place at random, or also the last one."""
+    """Return one place at random; of several, also the last one, and then the first one."""
     drawn = places[torch.randint(len(places), (1,), generator=dice)]
-    return drawn if count == 1 else torch.cat([drawn, places[-1:]])
+    return torch.cat([drawn, places[-1:], places[:1]])[:count]

@@ -113,3 +113,15 @@ class HeadKept(CompactGPT2):
             head = self.parameters["transformer.wte.weight" if tied else "lm_head.weight"]
             self.kept = head.detach().mT.clone()
         return x @ self.kept
+
+
+@model_mistake(
+    "own-fields-raise-key-errors",
+    "values of a field that the build does not know raise a KeyError, which is no refusal",
+    killed_by="every-field-of-a-configuration-is-followed-or-refused",
+)
+class FieldsRaiseKeyErrors(CompactGPT2):
+    def check(self) -> None:
+        if self.config.activation_function == "tanh":
+            raise KeyError(self.config.activation_function)
+        super().check()

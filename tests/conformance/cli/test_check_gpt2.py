@@ -114,7 +114,9 @@ def test_a_configuration_that_build_refuses_is_not_claimed():
     refused = subject.supports(GPT2Config(n_layer=1, **sizes))
     assert refused == "build refuses this configuration: only two layers"
     other = GPT2Config(n_layer=2, activation_function="relu", **sizes)
-    assert subject.supports(other) is None
+    assert subject.supports(other) == "build does not follow activation_function"
+    gelu = GPT2Config(n_layer=2, layer_norm_epsilon=0.25, **sizes)
+    assert subject.supports(gelu) is None
 
 
 def test_one_dtype_is_enough_and_none_is_an_error():

@@ -59,6 +59,8 @@ MODEL_LAWS = (
     "no-logit-depends-on-later-tokens",
 )
 
+OF_FIELDS = "every-field-of-a-configuration-is-followed-or-refused"
+
 
 def in_float32(source):
     inner = source.replace("def attention(", "def inner(")
@@ -170,6 +172,24 @@ def test_answers_that_are_given_are_held_and_experiments_find_the_others(tmp_pat
     )
 
 
+def test_masks_of_one_kind_alone_are_claimed_if_the_other_kind_is_refused(tmp_path):
+    only = TEXTBOOK.replace(
+        "    elif attn_mask is not None:\n        scores = scores + attn_mask\n",
+        "    elif attn_mask is not None:\n        raise TypeError('a mask must be bool')\n",
+    )
+    _, refused, verdict, *_ = of_attention(tmp_path, only, "bool_only")
+    assert refused.startswith("a float mask is refused (query = key = value 2×2×6×16, attn_mask fl")
+    assert refused.endswith("must be bool): not claimed; to pin it: --features causal,bool_mask")
+    assert "conforming in all of" in verdict
+    float_only = TEXTBOOK.replace(
+        "scores = scores.masked_fill(~attn_mask, -torch.inf)", "raise TypeError('float')"
+    )
+    _, refused, verdict, *_ = of_attention(tmp_path, float_only, "float_only")
+    assert refused.startswith("a bool mask is refused")
+    assert "--features causal,float_mask" in refused
+    assert "conforming in all of" in verdict
+
+
 @pytest.fixture
 def nanogpt(tmp_path, monkeypatch, request):
     """A copy of the model with the mistake that the parameter names."""
@@ -199,6 +219,20 @@ def test_a_mistake_in_nanogpt_is_named_by_its_stage(nanogpt, stage):
     verdict, cause, *_ = printed(f"{nanogpt}:build", MODEL_LAWS)
     assert "NOT conforming" in verdict
     assert f"the first stage that diverges is block 0, {stage} (in a model of n_layer=1" in cause
+
+
+@pytest.mark.parametrize("nanogpt", [""], indirect=True)
+def test_fields_that_nanogpt_ignores_are_one_cause_with_the_lines_that_refuse_them(nanogpt):
+    source = nanogpt.read_text()
+    start = source.index("    if config.activation_function")
+    end = source.index("    sizes = ", start)
+    path = nanogpt.with_name("nanogpt_ignoring.py")
+    path.write_text(source[:start] + source[end:])
+    verdict, cause, *lines = printed(f"{path}:build", (*MODEL_LAWS, OF_FIELDS))
+    assert "NOT conforming: 1 of 6 laws broken, 1 cause found" in verdict
+    assert "the build does not follow n_inner, activation_function, layer_norm_epsilon" in cause
+    line = 'if not config.scale_attn_weights: raise NotImplementedError("scale_attn_weights")'
+    assert line in {each.strip() for each in lines}
 
 
 @pytest.mark.parametrize("nanogpt", ["own_key_hidden"], indirect=True)

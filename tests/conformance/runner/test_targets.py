@@ -1,6 +1,7 @@
 """Targets: what a name stands for, and the one clear error for what stands for nothing."""
 
 import re
+from dataclasses import replace
 
 import pytest
 import torch
@@ -15,7 +16,16 @@ from attnspec.conformance.runner.plan import plan
 from attnspec.conformance.runner.settings import Settings
 from attnspec.conformance.runner.targets import every_name, resolve
 from attnspec.conformance.runner.task import TypedClaims
-from attnspec.spec import Case, EmptyRow, Extra, Feature, RoundingLevel
+from attnspec.spec import (
+    Case,
+    EmptyRow,
+    Extra,
+    Feature,
+    Implementation,
+    Mask,
+    MaskKind,
+    RoundingLevel,
+)
 
 
 def test_the_reference_stands_for_every_kind_of_subject():
@@ -58,6 +68,22 @@ def test_what_is_said_overrides_what_the_parameters_suggest():
 def test_patterns_of_laws_may_be_separated_by_commas():
     settings = Settings.read({"laws": ["ATT-1, MSK", "TEN-2"]})
     assert settings.laws == ("ATT-1", "MSK", "TEN-2")
+
+
+def test_masks_of_one_kind_can_be_claimed():
+    plain = Implementation(name="it", attention=print)
+    only_bool = Claims.read("causal,bool_mask").override(plain)
+    assert only_bool.features == {Feature.CAUSAL, Feature.MASK}
+    case = Case(mask=Mask(kind=MaskKind.BOOL), is_causal=True)
+    of_float = case.but(mask=Mask(kind=MaskKind.FLOAT))
+    assert only_bool.refuses(case) is None
+    assert only_bool.refuses(of_float) == "a float mask is not claimed"
+    for words in ("mask", "mask,bool_mask", "bool_mask,float_mask"):
+        both = Claims.read(words).override(plain)
+        assert both.features == {Feature.MASK}
+        assert (both.supports(of_float), both.supports(case)) == (None, None)
+    narrow = replace(plain, supports=lambda case: "too wide" if case.d_head > 8 else None)
+    assert Claims.read("float_mask").override(narrow).supports(of_float.but(d_head=9)) == "too wide"
 
 
 @pytest.mark.parametrize(
