@@ -65,7 +65,10 @@ def check(
         ),
     ] = None,
     features: Annotated[
-        str | None, typer.Option(help="What a bare callable claims, such as mask,causal,gqa.")
+        str | None,
+        typer.Option(
+            help="What a bare callable claims, such as mask,causal,gqa, or bool_mask for mask."
+        ),
     ] = None,
     dtypes: Annotated[
         str | None, typer.Option(help="Its storage types, such as float16,bfloat16.")

@@ -109,13 +109,12 @@ def with_profile(
             "compute in float64, or claim it by --dtypes and --profile float64_precision=float32"
         )
     if planned.claims.features is None and len(found_by.refused_masks) == 1:
-        kind, message = next(iter(found_by.refused_masks.items()))
-        planned = replace(
-            planned, claims=replace(planned.claims, features=_without_masks(implementation, kind))
-        )
+        refused, message = next(iter(found_by.refused_masks.items()))
+        (taken,) = (kind for kind in MaskKind if kind is not refused)
+        planned = replace(planned, claims=replace(planned.claims, masks=str(taken)))
         deviating += (
-            f"\na {kind} mask is refused ({message}): not claimed; to pin it: "
-            f"--features {planned.claims.features}"
+            f"\na {refused} mask is refused ({message}): not claimed; to pin it: "
+            f"--features {_with_masks(implementation, taken)}"
         )
     # an answer for every empty row is one for each way of hiding
     questions = tuple(each.partition("=")[0] for each in typed)
@@ -148,11 +147,11 @@ def _with_refused_dtypes(planned: PlannedSubject, loaded: LoadedSubject) -> Plan
     return replace(planned, remark="\n".join(remarks))
 
 
-def _without_masks(implementation: Implementation, refused: MaskKind) -> str:
+def _with_masks(implementation: Implementation, taken: MaskKind) -> str:
     """Return the features of an implementation as a user types them, with masks of one kind."""
     others = sorted(str(each) for each in implementation.features if each is not Feature.MASK)
-    (kind,) = (word for word, each in MASK_KINDS.items() if each is not refused)
-    return ",".join([*others, kind])
+    (word,) = (word for word, kind in MASK_KINDS.items() if kind is taken)
+    return ",".join([*others, word])
 
 
 @dataclass(frozen=True, kw_only=True)

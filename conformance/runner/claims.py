@@ -44,12 +44,14 @@ class Claims:
         dtypes: the storage types that it accepts.
         profile: its answers, by the names of `Profile`'s fields; `rounding` is a level.
         extras: tools of torch that it works with.
+        masks: the only kind of masks that it takes.
     """
 
     features: frozenset[str] | None = None
     dtypes: tuple[torch.dtype, ...] | None = None
     profile: tuple[tuple[str, Any], ...] = ()
     extras: frozenset[Extra] | None = None
+    masks: MaskKind | None = None
 
     @classmethod
     def read(
@@ -70,10 +72,13 @@ class Claims:
         Raises:
             ValueError: for a word that is not one of the choices, naming it and them.
         """
+        named = set(_words(features or ""))
+        kinds = [kind for word, kind in MASK_KINDS.items() if word in named]
         return cls(
             features=None
             if features is None
             else frozenset(_choice("feature", each, _FEATURES) for each in _words(features)),
+            masks=kinds[0] if len(kinds) == 1 and Feature.MASK not in named else None,
             dtypes=None
             if dtypes is None
             else tuple(DTYPES[_choice("dtype", each, DTYPES)] for each in _words(dtypes)),
@@ -94,15 +99,14 @@ class Claims:
             kinds = self.features & MASK_KINDS.keys()
             names = (self.features - kinds) | ({str(Feature.MASK)} if kinds else set())
             changes["features"] = _members(Feature, names)
-            if len(kinds) == 1 and Feature.MASK not in self.features:
-                kind = MASK_KINDS[next(iter(kinds))]
-                changes["supports"] = MasksOfOneKind(kind, implementation.supports)
         if self.dtypes is not None:
             changes["dtypes"] = self.dtypes
         if self.profile:
             changes["profile"] = self._profile(implementation.profile)
         if self.extras is not None:
             changes["extras"] = self.extras
+        if self.masks is not None:
+            changes["supports"] = MasksOfOneKind(self.masks, implementation.supports)
         return replace(implementation, **changes)
 
     def override_model(self, model: ModelImplementation) -> ModelImplementation:

@@ -11,21 +11,28 @@ from attnspec.conformance.runner.claims import Claims
 from attnspec.conformance.runner.declare import TargetError
 from attnspec.conformance.runner.settings import Settings
 from attnspec.conformance.runner.targets import LoadedSubject, resolve
+from attnspec.spec import MaskKind
 
 
 @dataclass(frozen=True, kw_only=True)
 class TypedClaims:
-    """Claims about targets as a user types them; see `Claims.read`."""
+    """Claims about targets as a user types them; see `Claims.read`.
+
+    `masks` is the only kind of masks that a function was found to take; no user types it, and it
+    leaves the other claims as they are.
+    """
 
     features: str | None = None
     dtypes: str | None = None
     profile: tuple[str, ...] = ()
     extras: str | None = None
+    masks: str | None = None
 
     @classmethod
     def of(cls, settings: Settings) -> "TypedClaims":
         """Return the claims that the settings of a run hold."""
-        return cls(**{each.name: getattr(settings, each.name) for each in dataclasses.fields(cls)})
+        names = [each.name for each in dataclasses.fields(cls) if each.name != "masks"]
+        return cls(**{name: getattr(settings, name) for name in names})
 
     def read(self) -> Claims:
         """Read the claims.
@@ -33,7 +40,10 @@ class TypedClaims:
         Raises:
             ValueError: for a word that is not one of the choices, naming it.
         """
-        return Claims.read(self.features, self.dtypes, self.profile, self.extras)
+        claims = Claims.read(self.features, self.dtypes, self.profile, self.extras)
+        if self.masks is None:
+            return claims
+        return dataclasses.replace(claims, masks=MaskKind(self.masks))
 
 
 @dataclass(frozen=True, kw_only=True)
