@@ -33,7 +33,7 @@ DETERMINISM = "GPT-20"
 REFUSAL_CLAUSES = frozenset({"EMB-3", "EMB-4"})
 """The clauses about ids and positions that a model refuses."""
 
-UNEXPLAINED = REFUSAL_CLAUSES | {DETERMINISM, "GPT-24", "GPT-25", "GPT-26", "GPT-27"}
+UNEXPLAINED = REFUSAL_CLAUSES | {DETERMINISM, "GPT-24", "GPT-25", "GPT-26", "GPT-27", "GPT-28"}
 """The clauses about refusals, loading and state, which no stage explains."""
 
 

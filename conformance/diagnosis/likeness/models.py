@@ -16,10 +16,15 @@ import torch
 from attnspec.conformance import mutants
 from attnspec.conformance.attention.memoize import is_hashable, memoize
 from attnspec.conformance.comparison.close import agree_but_for_rounding
-from attnspec.conformance.diagnosis.likeness.procedures import PROCEDURES, Outputs, run_procedure
+from attnspec.conformance.diagnosis.likeness.procedures import (
+    PROCEDURES,
+    Outputs,
+    incoming,
+    run_procedure,
+)
 from attnspec.conformance.isolation.state import restored_state
 from attnspec.conformance.models.bounds.backward import gradients
-from attnspec.conformance.models.case import ModelCase, ModelInputs, Padding, draw, normal
+from attnspec.conformance.models.case import ModelCase, ModelInputs, Padding, draw
 from attnspec.conformance.models.oracle import Allowed, model_oracle
 from attnspec.conformance.mutants.registry import Mutant
 from attnspec.spec import ModelFeature, ModelImplementation
@@ -68,6 +73,7 @@ COMPARISONS = (
     ModelComparison("states", _WIDE.but(seed=12)),
     ModelComparison("padded", _PLAIN.but(batch=3, padding=Padding.LEFT, seed=13)),
     ModelComparison("padded", _WIDE.but(batch=3, padding=Padding.RIGHT, seed=14)),
+    ModelComparison("padded states", _PLAIN.but(batch=3, padding=Padding.LEFT, seed=21)),
     ModelComparison("placed", _PLAIN.but(seed=20)),
     ModelComparison("no position", _PLAIN),
     ModelComparison("cached", _PLAIN.but(length=5, seed=15)),
@@ -77,6 +83,7 @@ COMPARISONS = (
     ),
     ModelComparison("gradients", _PLAIN.but(batch=2, seed=18)),
     ModelComparison("gradients", _UNTIED.but(n_layer=1, seed=19)),
+    ModelComparison("padded gradients", _PLAIN.but(batch=3, padding=Padding.LEFT, seed=22)),
 )
 """All comparisons, the plainest first."""
 
@@ -177,11 +184,16 @@ def _tolerance(comparison: ModelComparison) -> Callable[[str], float]:
     for place in range(config.n_layer + 1):
         radius = allowed.model.hidden_states[place].radius
         tolerances[f"state {place}"] = 2 * float(radius.amax())
-    if comparison.procedure == "gradients":
-        shape = (*ids.shape, config.vocab_size)
-        cotangent = normal(0, "cotangent", *shape).to(comparison.case.dtype)
+    if comparison.procedure.endswith("gradients"):
+        cotangent = incoming(inputs, (*ids.shape, config.vocab_size), bool(options))
         radii: Mapping[str, object] = gradients(
-            config, weights, ids, allowed.model, cotangent, allowed.arithmetic
+            config,
+            weights,
+            ids,
+            allowed.model,
+            cotangent.to(comparison.case.dtype).double(),
+            allowed.arithmetic,
+            position_ids=options.get("position_ids"),
         )
         for name, gradient in radii.items():
             tolerances[name] = 2 * float(gradient.radius.amax())  # type: ignore[attr-defined]

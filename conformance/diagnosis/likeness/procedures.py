@@ -87,6 +87,16 @@ def _padded(subject: ModelImplementation, inputs: ModelInputs) -> Outputs:
     return {"logits": _real(logits, inputs)}
 
 
+def _padded_states(subject: ModelImplementation, inputs: ModelInputs) -> Outputs:
+    _, states = _built(subject, inputs)(
+        inputs.input_ids,
+        attention_mask=inputs.attention_mask,
+        position_ids=inputs.position_ids,
+        output_hidden_states=True,
+    )
+    return {f"state {place}": _real(state, inputs) for place, state in enumerate(states)}
+
+
 def _placed(subject: ModelImplementation, inputs: ModelInputs) -> Outputs:
     ids = inputs.input_ids
     last = inputs.config.n_positions - ids.shape[1]
@@ -123,16 +133,33 @@ def _padded_and_cached(subject: ModelImplementation, inputs: ModelInputs) -> Out
     return {"logits": _real(torch.cat(parts, 1), inputs)}
 
 
-def _gradients(subject: ModelImplementation, inputs: ModelInputs) -> Outputs:
+def _gradients(
+    subject: ModelImplementation, inputs: ModelInputs, **options: torch.Tensor
+) -> Outputs:
     leaves = {name: tensor.clone().requires_grad_() for name, tensor in inputs.state_dict.items()}
     with torch.enable_grad():
-        logits = subject.build(inputs.config, leaves)(inputs.input_ids)
-        cotangent = normal(0, "cotangent", *logits.shape).to(torch.float32).to(logits)
+        logits = subject.build(inputs.config, leaves)(inputs.input_ids, **options)
+        cotangent = incoming(inputs, logits.shape, bool(options)).to(torch.float32).to(logits)
         gradients = torch.autograd.grad(logits, list(leaves.values()), cotangent, allow_unused=True)
     return {
         name: "none" if gradient is None else gradient
         for name, gradient in zip(leaves, gradients, strict=True)
     }
+
+
+def incoming(inputs: ModelInputs, shape: tuple[int, ...], is_padded: bool) -> torch.Tensor:
+    """Return the incoming gradient of logits: zero at padding, whose logits are unspecified."""
+    cotangent = normal(0, "cotangent", *shape)
+    return cotangent * inputs.attention_mask[..., None] if is_padded else cotangent
+
+
+def _padded_gradients(subject: ModelImplementation, inputs: ModelInputs) -> Outputs:
+    return _gradients(
+        subject,
+        inputs,
+        attention_mask=inputs.attention_mask,
+        position_ids=inputs.position_ids,
+    )
 
 
 def _logits_or_refused(model: Any, ids: torch.Tensor, **options: Any) -> torch.Tensor | str:
@@ -199,6 +226,8 @@ PROCEDURES = {
     "same weights": Procedure(_same_weights),
     "states": Procedure(_states, frozenset({ModelFeature.HIDDEN_STATES})),
     "padded": Procedure(_padded, frozenset({_PADDING})),
+    "padded states": Procedure(_padded_states, frozenset({_PADDING, ModelFeature.HIDDEN_STATES})),
+    "padded gradients": Procedure(_padded_gradients, frozenset({_PADDING, ModelFeature.BACKWARD})),
     "placed": Procedure(_placed, frozenset({_PADDING})),
     "no position": Procedure(_no_position, frozenset({_PADDING})),
     "cached": Procedure(_cached, frozenset({_CACHE})),

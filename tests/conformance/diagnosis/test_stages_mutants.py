@@ -43,6 +43,7 @@ ELSEWHERE = {
     "own-norm-of-1024-channels",
     "own-sixteen-wide-heads",
     "own-24-layers",
+    "own-diagonal-tile-unmasked",
     "own-token-gradient-of-64",
     "own-cached-padding-of-eight-rows",
     "own-hidden-states-after-a-cache",
@@ -60,6 +61,7 @@ ELSEWHERE = {
     "own-unnamed-parameter",
     "own-parameters-by-order",
     "own-buffer-taken-for-a-gain",
+    "own-fields-raise-key-errors",
     # in large scores of padding, or after a cache
     "own-padding-penalty",
     "own-chunk-penalty",
@@ -73,6 +75,8 @@ NO_STAGE = {
     "own-padding-mask-ignored",
     "own-padding-positions-ignored",
     "own-bool-padding-inverted",
+    "own-states-without-padding",
+    "own-backward-without-padding",
     # the layout of the ids
     "own-ids-read-as-contiguous",
     # positions that are given
