@@ -31,18 +31,20 @@ def hidden_nonfinite(harness: Harness) -> Finding:
     found = {operand: each - {""} for operand, each in effects.items()}
     if not all(found.values()):
         return inconclusive(*(evidence or ["no call that it accepts hides a key"]))
-    if any("wrong" in each for each in found.values()):
-        return Finding(
-            answer="changes other values",
-            evidence=tuple(evidence),
-            deviation="NaN or infinity at a hidden key turns a row into other numbers, not NaN",
-        )
     answers = {
         f"masked_{operand}s": str(
             MaskedNonfinite.PROPAGATES if "propagates" in each else MaskedNonfinite.BLOCKED
         )
         for operand, each in found.items()
+        if "wrong" not in each
     }
+    if len(answers) < len(found):
+        return Finding(
+            answer="changes other values",
+            evidence=tuple(evidence),
+            deviation="NaN or infinity at a hidden key turns a row into other numbers, not NaN",
+            facts={"profile": answers},
+        )
     keys, values = answers.values()
     return Finding(
         answer=keys if keys == values else f"keys: {keys}, values: {values}",

@@ -144,6 +144,10 @@ def _repeated(values: torch.Tensor) -> str:
     return code if part.shape == values.shape else f"{code}.expand({shape}).contiguous()"
 
 
+LARGEST_FILLED = 2**24
+"""Numbers between those of a tensor that a snippet fills; more take gigabytes."""
+
+
 def _with_strides(code: str, values: torch.Tensor) -> str:
     """Extend code so that its tensor has the strides and offset of `values`."""
     if values.is_contiguous() and not is_unaligned(values):
@@ -154,8 +158,11 @@ def _with_strides(code: str, values: torch.Tensor) -> str:
         (size - 1) * stride for size, stride in zip(values.shape, values.stride(), strict=True)
     )
     offset = values.storage_offset()
+    length = offset + last + 1
     filler = "True" if values.dtype == torch.bool else "nan"
-    memory = f"torch.full(({offset + last + 1},), {filler}, dtype={values.dtype})"
+    memory = f"torch.full(({length},), {filler}, dtype={values.dtype})"
+    if length > LARGEST_FILLED:
+        memory = f"torch.empty({length}, dtype={values.dtype})"  # memory that nothing touches
     view = f"{memory}.as_strided({tuple(values.shape)}, {values.stride()}, {offset})"
     return f"{view}.copy_({code})"
 

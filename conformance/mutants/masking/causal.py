@@ -32,6 +32,29 @@ class LowerRight(Dense):
 
 
 @mistake(
+    "own-causal-always",
+    "no query reads a later key, whether the causal flag is set or not",
+    killed_by="output-equals-the-definition",
+)
+class AlwaysCausal(Dense):
+    def __call__(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        attn_mask: torch.Tensor | None = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        scale: float | None = None,
+        enable_gqa: bool = False,
+        **options: Any,
+    ) -> Any:
+        return super().__call__(
+            query, key, value, attn_mask, dropout_p, True, scale, enable_gqa, **options
+        )
+
+
+@mistake(
     "own-causal-single-query-ignored",
     "the causal flag is dropped if there is a single query",
     killed_by="the-diagonal-lies-where-the-profile-says",

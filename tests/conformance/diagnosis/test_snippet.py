@@ -200,6 +200,16 @@ def test_numbers_have_as_few_digits_as_give_the_same_bits(dtype):
     assert torch.equal(again.signbit(), tensor.signbit())
 
 
+def test_a_gap_of_gigabytes_is_not_filled():
+    numbers = torch.tensor([[1.0, 2.0]], dtype=torch.float32)
+    near = torch.empty(9).as_strided((1, 2), (1, 8)).copy_(numbers)
+    assert "torch.full((9,), nan" in code_of("query", near, None, is_literal=True)
+    apart = torch.empty(2**31 + 1).as_strided((1, 2), (1, 2**31)).copy_(numbers)
+    code = code_of("query", apart, None, is_literal=True)
+    assert code.startswith("torch.empty(2147483649, dtype=torch.float32).as_strided(")
+    assert torch.equal(eval(code, {"torch": torch}), numbers)
+
+
 def test_a_tensor_that_nothing_draws_and_is_too_large_to_write_out_has_no_snippet():
     subject = Subject(load("eager"))
     call = subject.draw(LONG)

@@ -475,3 +475,39 @@ def test_float64_computed_in_float32_is_declared_and_other_experiments_use_float
         "x", "attention = probed", findings_of(Dense(), "storage types").values(), ""
     )
     assert "float64_precision" not in code
+
+
+def test_gradients_of_nan_where_a_row_reads_nothing_are_no_claim():
+    def attention(query, key, value, attn_mask=None):
+        scores = query @ key.mT / query.shape[-1] ** 0.5
+        if attn_mask is not None:
+            hides = (
+                attn_mask
+                if attn_mask.dtype != torch.bool
+                else torch.zeros(()).masked_fill(~attn_mask, -torch.inf)
+            )
+            scores = scores + hides
+        return scores.softmax(-1).nan_to_num() @ value
+
+    finding = findings_of(attention, "backward")["backward"]
+    assert finding.answer == "NaN where a row reads nothing"
+    assert "although its output is zero" in finding.deviation
+    assert "features" not in finding.facts
+
+    def right(query, key, value, attn_mask=None):
+        return scaled_dot_product_attention(query, key, value, attn_mask)
+
+    assert findings_of(right, "backward")["backward"].answer == "yes"
+
+
+def test_hidden_values_are_answered_although_hidden_keys_deviate():
+    def attention(query, key, value, attn_mask=None):
+        scores = query @ key.mT / query.shape[-1] ** 0.5
+        if attn_mask is not None and attn_mask.dtype == torch.bool:
+            attn_mask = torch.zeros(attn_mask.shape).masked_fill(~attn_mask, -torch.inf)
+        scores = scores if attn_mask is None else scores + attn_mask
+        return scores.softmax(-1).nan_to_num() @ value
+
+    finding = findings_of(attention, "hidden NaN and infinity")["hidden NaN and infinity"]
+    assert finding.deviation
+    assert finding.facts["profile"] == {"masked_values": "propagates"}
