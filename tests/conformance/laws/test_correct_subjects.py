@@ -167,6 +167,7 @@ CORRECT = {
         judged={
             "second-derivatives-are-right-or-raise": 0.0,
             "gradients-of-the-log-sum-exp-are-right-if-it-has-any": 0.0,
+            "gradients-of-output-and-log-sum-exp-add": 0.0,
             "gradients-of-sinks-are-right-if-they-have-any": 0.0,
             "gradients-of-slopes-are-right-if-they-have-any": 0.0,
         },
@@ -186,6 +187,7 @@ CORRECT = {
         judged={
             "second-derivatives-are-right-or-raise": 0.0,
             "gradients-of-the-log-sum-exp-are-right-if-it-has-any": 0.0,
+            "gradients-of-output-and-log-sum-exp-add": 0.0,
             "gradients-of-sinks-are-right-if-they-have-any": 0.0,
         },
     ),
