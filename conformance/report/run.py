@@ -28,6 +28,8 @@ class Run:
         seed: seed of the cases that no earlier run has drawn; `None` if none was set.
         targets: the requested targets; empty for all registered ones.
         laws: the requested patterns of laws; empty for all laws.
+        remarks: what was found of the targets before any law: the profile under which each is
+            judged, and what experiments show.
         trials: number of planned pairs of law and subject, as far as it was known.
         seconds: wall time; `None` until the run has ended.
         ended: `complete`, `interrupted`, `stopped at the first failure`, or `partial` for a run
@@ -47,6 +49,7 @@ class Run:
     seed: int | None = None
     targets: tuple[str, ...] = ()
     laws: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
     trials: int | None = None
     seconds: float | None = None
     ended: str = "partial"
@@ -79,10 +82,10 @@ class Run:
         """
         try:
             data = json.loads(line)["run"]
-            data = {"packages": {}, **data}  # earlier versions did not write it
+            data = {"packages": {}, "remarks": (), **data}  # earlier versions did not write them
             known = {entry.name: data[entry.name] for entry in dataclasses.fields(cls)}
             known["packages"] = {str(key): str(number) for key, number in known["packages"].items()}
-            for name in ("targets", "laws"):
+            for name in ("targets", "laws", "remarks"):
                 known[name] = tuple(str(item) for item in known[name])
             for name in ("trials", "seconds", "seed"):
                 if not isinstance(known[name], int | float | None):

@@ -175,6 +175,7 @@ def facts(run: Run) -> list[tuple[str, str]]:
         ("seed", "" if run.seed is None else str(run.seed)),
         ("targets", ", ".join(run.targets) or "everything registered"),
         ("laws", ", ".join(run.laws)),
+        ("remarks", "; ".join(run.remarks)),
         ("took", "" if run.seconds is None else f"{run.seconds:.1f} s"),
         ("ended", run.ended),
     ]

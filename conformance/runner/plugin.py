@@ -184,6 +184,7 @@ class Collector:
         self.run = dataclasses.replace(
             self.run,
             ended=_ended(session, is_whole),
+            remarks=self._remarks(),
             trials=len(self.collected),
             seconds=round(time.monotonic() - self.started, 3),
         )
@@ -200,6 +201,17 @@ class Collector:
         except Exception as error:  # the matrix is printed even if a page fails
             self.unwritten = f"{type(error).__name__}: {error}"
             session.exitstatus = pytest.ExitCode.USAGE_ERROR
+
+    def _remarks(self) -> tuple[str, ...]:
+        """Return the lines about the targets in the plan that the workers share."""
+        import json
+        from pathlib import Path
+
+        plan = self.config.getoption("--attnspec-plan")
+        if plan is None or not Path(plan).exists():
+            return ()
+        planned = json.loads(Path(plan).read_text(encoding="utf-8"))["planned"]
+        return tuple(line for each in planned for line in each["remark"].splitlines())
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         """Print the verdict and the causes of a command's run, the matrix and the counts."""

@@ -183,7 +183,8 @@ def test_a_worker_that_dies_is_reported_and_the_others_are_not_lost(tmp_path):
     target = ["dying.py:attention", "--dtypes", "float32", "--effort", "smoke", "-n", "1"]
     done = run("check", *target, *arguments, cwd=tmp_path)
     assert done.returncode == 1, done.stdout + done.stderr
-    records = read_report(tmp_path / "r.jsonl").records
-    outcomes = {record.law: record.outcome for record in records}
+    report = read_report(tmp_path / "r.jsonl")
+    assert report.run.remarks[0].startswith("dying.py:attention is judged under the ")
+    outcomes = {record.law: record.outcome for record in report.records}
     assert outcomes["lengths-zero-and-one"] is Outcome.ERRORED
     assert outcomes["queries-are-independent"] is Outcome.PASSED

@@ -1,6 +1,7 @@
 """Tests of report files: valid at any time, read back unchanged, and rejected if malformed."""
 
 import dataclasses
+import json
 import math
 import os
 from concurrent.futures import ThreadPoolExecutor
@@ -12,8 +13,10 @@ import torch
 from attnspec.conformance.report.file import Report, ReportWriter, read_report, write_atomically
 from attnspec.conformance.report.record import Outcome, Record
 from attnspec.conformance.report.run import Run, begun
+from attnspec.conformance.report.view import facts
 
 RUN = Run(attnspec="1", spec="2", device="cpu", seed=3, targets=("a",), trials=4, seconds=0.5)
+REMARKED = dataclasses.replace(RUN, remarks=("a is judged so", "experiments show: that"))
 
 
 def test_a_run_records_its_environment():
@@ -27,6 +30,14 @@ def test_a_run_records_its_environment():
     assert run.date.endswith("+00:00")
     assert (run.targets, run.laws, run.ended) == (("eager",), ("MSK",), "partial")
     assert Run.from_json(run.to_json()) == run
+
+
+def test_remarks_are_read_back_and_shown_and_older_headers_have_none():
+    assert Run.from_json(REMARKED.to_json()) == REMARKED
+    assert ("remarks", "a is judged so; experiments show: that") in facts(REMARKED)
+    header = json.loads(REMARKED.to_json())
+    del header["run"]["remarks"]
+    assert Run.from_json(json.dumps(header)) == RUN
 
 
 @pytest.mark.parametrize("outcome", Outcome)
