@@ -4,12 +4,13 @@ Refused calls become the `supports` of the declaration; so do accepted calls wit
 which are a deviation as well.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import product
 
 import torch
 
+from attnspec.conformance.attention.call import Call
 from attnspec.conformance.attention.inputs import draw
 from attnspec.conformance.probe.experiment import Finding
 from attnspec.conformance.probe.harness import CallResult, Harness, describe, distance, with_profile
@@ -68,8 +69,8 @@ def refusals(harness: Harness) -> Finding:
         tried += 1
         call = draw(special.case)
         if special.case.backward:
-            refusal = gradients(harness, call, incoming(call))[1]
-            mismatch = ""
+            computed, refusal = gradients(harness, call, incoming(call))
+            mismatch = _nan_of_finite(harness, call, computed)
         else:
             result = harness.run(call)
             refusal = result.problem if result.is_refusal else ""
@@ -110,6 +111,15 @@ def _mismatch(harness: Harness, result: CallResult) -> str:
             return ""
         mismatch = mismatch or details
     return f"{describe(result.call)}: {mismatch}"
+
+
+def _nan_of_finite(harness: Harness, call: Call, computed: Mapping[str, torch.Tensor]) -> str:
+    """Describe gradients of NaN where the output is finite, or return an empty string."""
+    names = [name for name, gradient in computed.items() if bool(gradient.isnan().any())]
+    out = harness.run(call).out if names else None
+    if out is None or not bool(out.isfinite().all()):
+        return ""
+    return f"{describe(call)}: NaN in the gradients of {', '.join(names)}, and the output is finite"
 
 
 def _right(harness: Harness, case: Case) -> bool:
@@ -260,6 +270,13 @@ def _masks(harness: Harness, plain: Case) -> Iterator[Special]:
         description="gradients with a mask",
         condition=f"case.backward and {has_mask}",
         case=masked.but(backward=True),
+        plainer=masked,
+    )
+    empty = plain.but(mask=Mask(kind=accepted.kind, pattern=MaskPattern.EMPTY_ROWS))
+    yield Special(
+        description="gradients where a row reads nothing",
+        condition=f"case.backward and {has_mask}",
+        case=empty.but(backward=True),
         plainer=masked,
     )
 
