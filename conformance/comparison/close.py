@@ -15,6 +15,9 @@ from attnspec.conformance.comparison.violation import Errors, Mismatch, Violatio
 AXES = ("batch", "head", "query", "channel")
 """Names of the axes of a rank-4 tensor in a failure message."""
 
+NO_PLACES: Mapping[str, torch.Tensor] = MappingProxyType({})
+"""The places of a result that is whole."""
+
 
 def check_close(
     got: Any,
@@ -26,7 +29,7 @@ def check_close(
     dtype: torch.dtype | None = None,
     may_be_nan: Bool[torch.Tensor, "*shape"] | None = None,
     axes: tuple[str, ...] = AXES,
-    places: Mapping[str, Int[torch.Tensor, " places"]] | None = None,
+    places: Mapping[str, Int[torch.Tensor, " places"]] = NO_PLACES,
 ) -> float:
     """Check that each element of `got` is within its own bound.
 
@@ -82,7 +85,7 @@ def check_close(
     if not bool(close.all()):
         record_fraction(float("inf"))
         raise Violation(
-            message, _worst(what, exact, expected, bound, fraction, close, axes, places or {})
+            message, _worst(what, exact, expected, bound, fraction, close, axes, places)
         )
     used = float(fraction.max()) if fraction.numel() else 0.0
     if bool(counted.any()):
@@ -192,7 +195,7 @@ def _worst(
     fraction: torch.Tensor,
     close: torch.Tensor,
     axes: tuple[str, ...],
-    places: Mapping[str, torch.Tensor] = MappingProxyType({}),
+    places: Mapping[str, torch.Tensor] = NO_PLACES,
 ) -> Mismatch:
     """Describe the wrong element that is farthest beyond its bound."""
     wrong = ~close

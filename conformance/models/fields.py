@@ -1,7 +1,7 @@
 """Fields of a configuration that a build does not follow: other values change nothing, or fail.
 
-A build that ignores a field is right for released configurations and wrong for others, in every
-law that tries one. So it is told once, with the line that refuses other values.
+A build that ignores a field is right for released configurations, and breaks every law that tries
+another one. One law reports it for all, with the line that refuses other values.
 """
 
 from collections.abc import Callable, Mapping

@@ -156,7 +156,7 @@ def _with_masks(implementation: Implementation, taken: MaskKind) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Found:
-    """What experiments find of a function.
+    """The findings of experiments on a function.
 
     Attributes:
         answers: the answers of its profile that are not the default ones.

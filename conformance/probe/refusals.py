@@ -114,7 +114,7 @@ def _mismatch(harness: Harness, result: CallResult) -> str:
 
 
 def _nan_of_finite(harness: Harness, call: Call, computed: Mapping[str, torch.Tensor]) -> str:
-    """Describe gradients of NaN where the output is finite, or return an empty string."""
+    """Describe gradients of NaN if the output is finite, or return an empty string."""
     names = [name for name, gradient in computed.items() if bool(gradient.isnan().any())]
     out = harness.run(call).out if names else None
     if out is None or not bool(out.isfinite().all()):

@@ -1,7 +1,8 @@
 """Declaring a bare `build(config, state_dict)`, by a small model that it builds."""
 
+import functools
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -71,7 +72,7 @@ def declare_model(
         build=build,
         features=_features(next(iter(models.values()))) if features is None else features,
         dtypes=tuple(models),
-        supports=SupportsOfBuild(build, unfollowed_fields(build, next(iter(models)))),
+        supports=SupportsOfBuild(build, next(iter(models))),
     )
 
 
@@ -130,14 +131,10 @@ def _parameters(model: Any) -> set[str]:
 
 
 class SupportsOfBuild:
-    """A `supports` that refuses what `build` refuses, or does not follow; each is tried once.
+    """A `supports` that refuses what `build` refuses, or does not follow; each is tried once."""
 
-    Attributes:
-        unfollowed: the fields that it does not follow, which are judged as released alone.
-    """
-
-    def __init__(self, build: Callable[..., Any], unfollowed: Sequence[Unfollowed]) -> None:
-        self.build, self.unfollowed = build, tuple(unfollowed)
+    def __init__(self, build: Callable[..., Any], dtype: torch.dtype) -> None:
+        self.build, self.dtype = build, dtype
         self.reasons: dict[GPT2Config, str | None] = {}
 
     def __call__(self, config: GPT2Config) -> str | None:
@@ -145,6 +142,14 @@ class SupportsOfBuild:
         if config not in self.reasons:
             self.reasons[config] = self._try(config)
         return self.reasons[config]
+
+    @functools.cached_property
+    def unfollowed(self) -> list[Unfollowed]:
+        """The fields that it does not follow, which are judged as released alone.
+
+        Found in the first law that asks, whose time limit holds for the models that this builds.
+        """
+        return unfollowed_fields(self.build, self.dtype)
 
     def _try(self, config: GPT2Config) -> str | None:
         fields = [each.field for each in self.unfollowed if each.concerns(config)]

@@ -7,7 +7,7 @@ from attnspec.conformance.attention.call import Call
 from attnspec.conformance.attention.strategies import vary
 from attnspec.conformance.attention.subject import Subject
 from attnspec.conformance.comparison.close import check_close
-from attnspec.conformance.laws.helpers.calls import in_groups, normal_like, readable, repeat_kv
+from attnspec.conformance.laws.helpers.calls import in_groups, normal_like, repeat_kv
 from attnspec.conformance.laws.helpers.cases import DTYPES
 from attnspec.conformance.laws.helpers.dropout import (
     DROPOUT,
@@ -17,7 +17,7 @@ from attnspec.conformance.laws.helpers.dropout import (
     seeded,
     without_dropout,
 )
-from attnspec.conformance.laws.helpers.options import alibi_bias
+from attnspec.conformance.laws.helpers.options import alibi_bias, with_only_a_mask
 from attnspec.conformance.laws.helpers.rows import additive_mask
 from attnspec.conformance.laws.law import law
 from attnspec.spec import Case
@@ -124,21 +124,17 @@ def _rows_as_batch(subject: Subject, call: Call, factor: torch.Tensor) -> Call:
     def repeated(tensor: torch.Tensor) -> torch.Tensor:
         return tensor[:, None].expand(*shape, *tensor.shape[1:]).flatten(0, 1)
 
-    mask = None
-    if call.attn_mask is not None or call.is_causal or call.window or call.alibi_slopes is not None:
-        mask = additive_mask(readable(subject, call), torch.float64)
-        if call.alibi_slopes is not None:
-            mask = mask + alibi_bias(subject, call)
-        if call.attn_mask is not None and call.attn_mask.is_floating_point():
-            mask = mask + call.attn_mask.double()
-        mask = mask.transpose(1, 2).flatten(0, 1)[:, :, None]
+    masked = with_only_a_mask(subject, call)
+    mask = masked.attn_mask
+    assert mask is not None
+    if call.alibi_slopes is not None:
+        bias = mask if mask.is_floating_point() else additive_mask(mask, torch.float64)
+        mask = bias + alibi_bias(subject, call)
     by_row = factor.transpose(1, 2)[..., None] * value[:, None].double()
-    return call.but(
+    return masked.but(
         query=call.query.transpose(1, 2).reshape(batch * queries, heads, 1, d_head),
         key=repeated(key),
         value=by_row.flatten(0, 1).to(value.dtype),
-        attn_mask=mask,
-        is_causal=False,
-        window=None,
+        attn_mask=mask.transpose(1, 2).flatten(0, 1)[:, :, None],
         alibi_slopes=None,
     )

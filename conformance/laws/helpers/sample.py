@@ -83,6 +83,24 @@ class Sample:
         """Return the sample of a tensor (batch, heads, queries, ...)."""
         return self.part.of_heads(tensor)[:, :, self.rows.to(tensor.device)]
 
+    def check_call(self, subject: Subject) -> Expected:
+        """Make the call, check its results, and return what is expected of the sample."""
+        if not self.call.return_lse:
+            return self.check_output(subject, subject.call(self.call))
+        out, lse = subject.call_with_lse(self.call)
+        expected = subject.expect(self.few, rows=self.rows)
+        check_close(
+            self.of_rows(lse),
+            expected.lse,
+            expected.lse_bound,
+            what="lse",
+            message="the log-sum-exp differs from the definition",
+            may_be_nan=expected.lse_may_be_nan,
+            axes=ROW_AXES,
+            places=self.places,
+        )
+        return self.check_output(subject, out)
+
     def check_output(self, subject: Subject, out: torch.Tensor) -> Expected:
         """Check an output of the whole call, and return what is expected of the sample."""
         expected = subject.expect(self.few, rows=self.rows)
@@ -97,20 +115,6 @@ class Sample:
             places=self.places,
         )
         return expected
-
-    def check_log_sum_exp(self, subject: Subject, lse: torch.Tensor) -> None:
-        """Check the log-sum-exp of the whole call."""
-        expected = subject.expect(self.few, rows=self.rows)
-        check_close(
-            self.of_rows(lse),
-            expected.lse,
-            expected.lse_bound,
-            what="lse",
-            message="the log-sum-exp differs from the definition",
-            may_be_nan=expected.lse_may_be_nan,
-            axes=ROW_AXES,
-            places=self.places,
-        )
 
     def incoming(self, grad: torch.Tensor) -> torch.Tensor:
         """Return an incoming gradient that is zero but for the rows of the sample, in all heads."""

@@ -155,11 +155,9 @@ def law_every_hidden_state_equals_the_oracles(
     expected = _hidden_states(
         model_oracle(subject), inputs.config, in_float64(inputs.state_dict), inputs.input_ids
     )
-    _check_states(
-        _hidden_states(subject, inputs.config, inputs.state_dict, inputs.input_ids),
-        expected,
-        inputs,
-    )
+    states = _hidden_states(subject, inputs.config, inputs.state_dict, inputs.input_ids)
+    tolerances = _tolerances(inputs)
+    _check_states(states, expected, tolerances)
     if ModelFeature.PADDING in subject.features:
         ids = inputs.input_ids
         nothing = {
@@ -167,10 +165,10 @@ def law_every_hidden_state_equals_the_oracles(
             "position_ids": torch.arange(case.length).expand(ids.shape),
         }
         states = _hidden_states(subject, inputs.config, inputs.state_dict, ids, **nothing)
-        _check_states(states, expected, inputs, " with a mask that hides nothing")
+        _check_states(states, expected, tolerances, " with a mask that hides nothing")
     if ModelFeature.CACHE in subject.features:
         states = _hidden_states_with_a_cache(subject, inputs)
-        _check_states(states, expected, inputs, " with a cache")
+        _check_states(states, expected, tolerances, " with a cache")
 
 
 @law(
@@ -187,49 +185,52 @@ def law_hidden_states_of_padded_rows_are_those_of_each_alone(
     config, weights, ids = inputs.config, inputs.state_dict, inputs.input_ids
     padding = {"attention_mask": inputs.attention_mask, "position_ids": inputs.position_ids}
     states = _hidden_states(subject, config, weights, ids, **padding)
-    allowed = Allowed(config, weights, ids, **padding)
+    for layer, state in enumerate(states):
+        if state.shape[:2] != ids.shape:
+            raise Violation(f"hidden state {layer} must have a place for each token and row")
+    tolerances = _tolerances(inputs, **padding)
     for row, real in enumerate(inputs.attention_mask.bool()):
         alone = ids[row, real][None]
-        expected = _hidden_states(model_oracle(subject), config, in_float64(weights), alone)
-        if len(states) != len(expected):
-            raise Violation(f"there must be {len(expected)} hidden states, got {len(states)}")
-        for layer, (state, expected_state) in enumerate(zip(states, expected, strict=True)):
-            if state.shape[:2] != ids.shape:
-                raise Violation(f"hidden state {layer} must have a place for each token and row")
-            tolerance = allowed.tolerance(lambda passed, i=layer: passed.hidden_states[i])  # type: ignore[misc]
-            tolerance = tolerance[row, real]
-            check_within(
-                state[row, real],
-                expected_state[0],
-                tolerance,
-                what=f"hidden state {layer} of row {row}'s {int(real.sum())} real tokens",
-                message=f"padding on the {case.padding} changes hidden states of real tokens",
-            )
-            if not is_narrow(tolerance, expected_state):
-                raise NotClaimed(ILL_CONDITIONED)
+        _check_states(
+            [state[row, real][None] for state in states],
+            _hidden_states(model_oracle(subject), config, in_float64(weights), alone),
+            [tolerance[row, real][None] for tolerance in tolerances],
+            f" in the real tokens of row {row}, with padding on the {case.padding}",
+        )
+
+
+def _tolerances(inputs: ModelInputs, **padding: torch.Tensor) -> list[torch.Tensor]:
+    """Return the distance allowed for each hidden state."""
+    allowed = Allowed(inputs.config, inputs.state_dict, inputs.input_ids, **padding)
+    return [
+        allowed.tolerance(lambda passed, i=layer: passed.hidden_states[i])  # type: ignore[misc]
+        for layer in range(inputs.config.n_layer + 1)
+    ]
 
 
 def _check_states(
-    states: list[torch.Tensor], expected: list[torch.Tensor], inputs: ModelInputs, call: str = ""
+    states: list[torch.Tensor],
+    expected: list[torch.Tensor],
+    tolerances: list[torch.Tensor],
+    call: str = "",
 ) -> None:
     """Compare hidden states with the oracle's, in the order in which they are computed.
 
     Args:
         states: the states.
         expected: those of the oracle.
-        inputs: the model and the tokens.
+        tolerances: the distance allowed for each.
         call: the kind of call, for the failure message.
     """
     if len(states) != len(expected):
         raise Violation(f"there must be {len(expected)} hidden states, got {len(states)}")
-    allowed = Allowed(inputs.config, inputs.state_dict, inputs.input_ids)
-    for layer, (state, expected_state) in enumerate(zip(states, expected, strict=True)):
+    compared = zip(states, expected, tolerances, strict=True)
+    for layer, (state, expected_state, tolerance) in enumerate(compared):
         name = "embeddings" if layer == 0 else f"hidden state {layer} of {len(expected) - 1}"
         if state.shape != expected_state.shape:
             raise Violation(
                 f"{name} must have shape {tuple(expected_state.shape)}, got {tuple(state.shape)}"
             )
-        tolerance = allowed.tolerance(lambda passed, i=layer: passed.hidden_states[i])  # type: ignore[misc]
         check_within(
             state,
             expected_state,

@@ -255,19 +255,13 @@ class FlagKeepsTheLastGroup(Dense):
         query: torch.Tensor,
         key: torch.Tensor,
         value: torch.Tensor,
-        attn_mask: torch.Tensor | None = None,
-        dropout_p: float = 0.0,
-        is_causal: bool = False,
-        scale: float | None = None,
-        enable_gqa: bool = False,
+        *rest: Any,
         **options: Any,
     ) -> Any:
         heads, kv_heads = query.shape[1], key.shape[1]
         if heads != kv_heads:
             self.group = heads // kv_heads
-        elif enable_gqa and heads % self.group == 0:
+        elif options.get("enable_gqa") and heads % self.group == 0:
             read = torch.arange(heads, device=key.device) // self.group
             key, value = key[:, read], value[:, read]
-        return super().__call__(
-            query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, **options
-        )
+        return super().__call__(query, key, value, *rest, **options)

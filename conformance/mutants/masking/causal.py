@@ -37,21 +37,9 @@ class LowerRight(Dense):
     killed_by="output-equals-the-definition",
 )
 class AlwaysCausal(Dense):
-    def __call__(
-        self,
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
-        attn_mask: torch.Tensor | None = None,
-        dropout_p: float = 0.0,
-        is_causal: bool = False,
-        scale: float | None = None,
-        enable_gqa: bool = False,
-        **options: Any,
-    ) -> Any:
-        return super().__call__(
-            query, key, value, attn_mask, dropout_p, True, scale, enable_gqa, **options
-        )
+    def hide(self, scores: torch.Tensor, visible: torch.Tensor) -> torch.Tensor:
+        past = self.causal(*scores.shape[-2:]).to(scores.device)
+        return super().hide(scores, visible & past)
 
 
 @mistake(
