@@ -103,6 +103,26 @@ ENCODERS = (
         options={"mask": BIAS, "scale": 1.0},
     ),
 )
+BIDIRECTIONAL = (
+    Sizes(name="NV-Embed, LLM2Vec", heads=((32, 8), (4, 1)), widths=((128, 128),)),
+    Sizes(name="gte-Qwen2", heads=((28, 4), (12, 2)), widths=((128, 128),)),
+    Sizes(
+        name="EmbeddingGemma",
+        heads=((3, 1),),
+        widths=((256, 256),),
+        options={"window": (256, 256)},
+    ),
+    Sizes(name="PaliGemma", heads=((8, 1),), widths=((256, 256),)),
+    Sizes(name="EuroBERT", heads=((18, 6),), widths=((64, 64),)),
+    Sizes(
+        name="ModernBERT",
+        heads=((12, 12), (16, 16)),
+        widths=((64, 64),),
+        options={"window": (64, 64)},
+    ),
+)
+"""Models with the heads of decoders whose tokens read each other in both directions."""
+VISION = Sizes(name="Llama 3.2 Vision", heads=((32, 8), (4, 1)), widths=((128, 128),))
 DIFFUSION = Sizes(
     name="Stable Diffusion", heads=((8, 8),), widths=((40, 40), (64, 64), (80, 80), (160, 160))
 )
@@ -192,14 +212,14 @@ PHASES = (
     ),
     Phase(
         name="encoding",
-        models=ENCODERS,
+        models=(*ENCODERS, *BIDIRECTIONAL),
         queries=(197, 578),
         batch=(2, 8, 16),
         is_causal=False,
     ),
     Phase(
         name="training of encoders",
-        models=ENCODERS,
+        models=(*ENCODERS, *BIDIRECTIONAL),
         queries=(129, 400),
         batch=(2, 5, 8),
         is_causal=False,
@@ -219,6 +239,23 @@ PHASES = (
         keys=(77, 77),
         batch=(2,),
         is_causal=False,
+    ),
+    Phase(
+        name="cross attention to an image",
+        models=(VISION,),
+        queries=(17, 300),
+        keys=(1601, 1601),
+        batch=(1, 2),
+        is_causal=False,
+    ),
+    Phase(
+        name="training of cross attention",
+        models=(VISION, DIFFUSION),
+        queries=(129, 520),
+        keys=(77, 420),
+        batch=(1, 2),
+        is_causal=False,
+        backward=True,
     ),
     Phase(
         name="decoding on an encoder",
@@ -264,6 +301,15 @@ ALTERNATIVES: tuple[tuple[Feature, ...], ...] = (
 )
 """Options of decoders, of which each phase is run with all that are claimed."""
 
+ALTERNATIVES_WITHOUT_ORDER: tuple[tuple[Feature, ...], ...] = (
+    (),
+    (Feature.LSE,),
+    (Feature.MASK,),
+    (Feature.SOFTCAP,),
+    (Feature.SINKS,),
+)
+"""Likewise of phases in which queries do not follow one another."""
+
 
 def _length(between: tuple[int, int], dice: random.Random) -> int:
     first, last = between
@@ -288,9 +334,8 @@ def workloads(
     """
     if phase.keys is not None and not aligned:
         claimed = claimed - {Feature.CAUSAL}
-    others = [each for each in ALTERNATIVES if claimed.issuperset(each)]
-    if not phase.is_causal:
-        others = [()]
+    known = ALTERNATIVES if phase.is_causal else ALTERNATIVES_WITHOUT_ORDER
+    others = [each for each in known if claimed.issuperset(each)]
     dice.shuffle(others)
     models = [(model, widths) for model in phase.models for widths in model.widths]
     for place in range(max(len(models), len(others))):
