@@ -90,6 +90,8 @@ class Record:
         holds_under: the one other answer of a profile, such as `rounding=eager`, under which the
             failing case would hold; empty if there is none.
         passes_in: the other storage types, such as `float32`, in which the failing case passes.
+        torch_bug: the product of torch, such as "(26, 79) by (79, 2)", whose mistake alone breaks
+            the law; empty if there is none.
         mismatch: the worst element in words: `what`, `where`, `expected`, `got`, `difference`,
             `bound`, `wrong`.
         coverage: of the laws about regimes, i.e. classes of calls: whether their calls have a
@@ -123,6 +125,7 @@ class Record:
     undeclared: str = ""
     holds_under: str = ""
     passes_in: tuple[str, ...] = ()
+    torch_bug: str = ""
     mismatch: dict[str, str] | None = None
     coverage: dict[str, Any] | None = None
     picture: dict[str, Any] | None = None
@@ -169,7 +172,7 @@ class Record:
 _TUPLES = ("clauses", "sizes", "refused", "missing", "dtypes", "looks_like", "passes_in")
 _WORDS = ("subject", "law", "reason", "message", "case", "snippet", "device", "link", "stage")
 _KINDS: dict[tuple[str, ...], Any] = {
-    (*_WORDS, "undeclared", "holds_under"): str,
+    (*_WORDS, "undeclared", "holds_under", "torch_bug"): str,
     ("mismatch", "coverage", "picture"): dict | None,
     ("examples",): int,
     ("seed",): int | None,

@@ -94,9 +94,13 @@ def verdict_of(records: Sequence[Record], causes: Sequence[Cause]) -> str:
     named = [cause for cause in causes if cause.explanation]
     found = f", {_count(len(named), 'cause')} found" if named else ""
     types = _dtypes_of(failures)
+    of_torch = sum(bool(record.torch_bug) for record in failures)
+    here = " on this machine" if of_torch == len(failures) else ""
+    blame = ", all" if here else f", {of_torch} of them" if of_torch else ""
+    blame += " by a bug of torch in bfloat16" if blame else ""
     return (
-        f"{subject}: NOT conforming: {len(failures)} of {len(tried)} laws broken"
-        f"{found}{types}{rest}"
+        f"{subject}: NOT conforming{here}: {len(failures)} of {len(tried)} laws broken"
+        f"{blame}{found}{types}{rest}"
     )
 
 

@@ -1,11 +1,17 @@
 """Running a task in this process: the law, then the explanation of a failure."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 from attnspec.conformance.diagnosis.other_dtypes import passing_dtypes
 from attnspec.conformance.diagnosis.other_profiles import holds_under, holds_under_sentence
+from attnspec.conformance.diagnosis.torch_products import (
+    LINK,
+    MendedProducts,
+    spoiled_products,
+    spoiled_sentence,
+)
 from attnspec.conformance.diagnosis.trial import deviations
 from attnspec.conformance.diagnosis.undeclared_features import with_undeclared_features
 from attnspec.conformance.isolation.state import restored_state
@@ -60,6 +66,24 @@ def run_in_process(
     if on_record is not None:
         on_record(record)
     case = last_case[-1]
+    if record.outcome is Outcome.FAILED:
+        with restored_state():
+            products = spoiled_products(law, subject, case)
+        if products:
+            record = _with_torch_bug(record, products)
+            if on_record is not None:
+                on_record(record)
+            # torch ended the law early: a mistake of the subject may show in the cases that follow
+            with restored_state(), MendedProducts():
+                mended = check(law, subject, effort, record.seed, remember)
+            if mended.outcome in (Outcome.FAILED, Outcome.ERRORED):
+                record, case = mended, last_case[-1]
+                if on_record is not None:
+                    on_record(record)
+    if record.torch_bug:
+        with restored_state():
+            record = replace(record, passes_in=passing_dtypes(law, subject, case))
+            return with_smaller_case(law, subject, case, record)
     if record.outcome is Outcome.ERRORED:
         with restored_state():
             return with_smaller_case(law, subject, case, record)
@@ -79,3 +103,13 @@ def run_in_process(
         on_record(record)
     with restored_state():
         return with_smaller_case(law, subject, case, record)
+
+
+def _with_torch_bug(record: Record, products: Sequence[str]) -> Record:
+    """Return the record of a law that products of torch alone break."""
+    return replace(
+        record,
+        torch_bug=products[0],
+        link=LINK,
+        message=f"{record.message}\n\n{spoiled_sentence(products)}",
+    )

@@ -10,6 +10,7 @@ from attnspec.conformance.diagnosis.other_profiles import under
 from attnspec.conformance.diagnosis.smaller.correct import correct_counterpart
 from attnspec.conformance.diagnosis.smaller.neighbours import compared_sizes
 from attnspec.conformance.diagnosis.smaller.shrink import shrink
+from attnspec.conformance.diagnosis.torch_products import spoiled_products
 from attnspec.conformance.diagnosis.trial import try_case
 from attnspec.conformance.isolation.memory import is_exhausted
 from attnspec.conformance.laws.law import Law
@@ -28,7 +29,8 @@ def with_smaller_case(law: Law, subject: Any, case: Any, record: Record) -> Reco
     """Return the record of a broken law with the smallest case found, and the sizes that matter.
 
     A smaller case counts if the law fails on it in the same way, if the law holds there for a
-    correct counterpart of the subject, and under the profile that explains the failure, if any.
+    correct counterpart of the subject, and for the subject itself under the profile or with the
+    products of torch that explain the failure, if any.
 
     Args:
         law: the broken law.
@@ -52,8 +54,10 @@ def with_smaller_case(law: Law, subject: Any, case: Any, record: Record) -> Reco
 
     def fails(other: Any) -> bool:
         trial = try_case(law, subject, other)
-        return _kind(trial.error) == _kind(first.error) and all(
-            try_case(law, each, other).holds for each in must_hold
+        return (
+            _kind(trial.error) == _kind(first.error)
+            and all(try_case(law, each, other).holds for each in must_hold)
+            and (not record.torch_bug or bool(spoiled_products(law, subject, other)))
         )
 
     def is_wrong(other: Any) -> bool | None:
