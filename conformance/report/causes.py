@@ -7,6 +7,7 @@ explanation have one cause.
 """
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -72,8 +73,9 @@ def causes_of(records: Sequence[Record]) -> list[Cause]:
 def _explanations(records: Sequence[Record]) -> list[str]:
     """Return the explanation of each broken law of a subject, or an empty string."""
     own = [record for record in records if not record.torch_bug]
-    profiles = [other_profile(record, records) for record in records]
+    profiles = _common_answers([other_profile(record, records) for record in records])
     bugs = _common_bugs(records)
+    counts = Counter(bug for bug in bugs if bug)
     explanations = []
     for record, profile, bug in zip(records, profiles, bugs, strict=True):
         if record.outcome is Outcome.ERRORED:
@@ -84,19 +86,40 @@ def _explanations(records: Sequence[Record]) -> list[str]:
             explanations.append(record.reason.partition(";")[0])
         elif record.undeclared:
             explanations.append(f"it accepts a feature that it does not claim: {record.undeclared}")
-        elif profile and profiles.count(profile) >= LEAST_SHARE * len(own):
-            others = len(own) - profiles.count(profile)
+        elif (
+            profile
+            and profiles.count(profile) >= LEAST_SHARE * len(own)
+            and profiles.count(profile) >= counts[bug]
+        ):
             explanations.append(
-                f"they would hold under {profile}, but {others} of the other broken laws would not"
-                if others
-                else f"the laws would hold under {profile}: declare it with --profile {profile} "
-                "if this is intended"
+                _under(profile, profiles.count(profile), len(own) - profiles.count(profile))
             )
         elif record.stage:
             explanations.append(f"the first stage that diverges is {record.stage}")
         else:
             explanations.append(bug or _size_that_matters(record))
     return explanations
+
+
+def _common_answers(profiles: Sequence[str]) -> list[str]:
+    """Return each profile answer, or an empty string if more laws give its question another.
+
+    A case that few answers tell apart may hold under several, and only one can be the subject's.
+    """
+    counts = Counter(profiles)
+    most: dict[str, str] = {}
+    for profile, _ in counts.most_common():
+        most.setdefault(profile.partition("=")[0], profile)
+    return [profile if most[profile.partition("=")[0]] == profile else "" for profile in profiles]
+
+
+def _under(profile: str, count: int, others: int) -> str:
+    """Return the sentence about a profile answer that explains some broken laws, or all."""
+    these = "this law passes" if count == 1 else f"these {count} laws pass"
+    if not others:
+        return f"with --profile {profile} {these}: declare it if this is intended"
+    rest = "the other broken law still fails" if others == 1 else f"{others} others still fail"
+    return f"with --profile {profile} {these}, and {rest}: it is not the only cause"
 
 
 def _size_that_matters(record: Record) -> str:
@@ -110,15 +133,16 @@ def _size_that_matters(record: Record) -> str:
 
 
 def _common_bugs(records: Sequence[Record]) -> list[str]:
-    """Return for each record the planted bug that most records of the subject look like."""
+    """Return for each record the planted bugs that most records of the subject look like."""
     counts: dict[str, int] = {}
     for record in records:
         for identifier in record.looks_like:
             counts[identifier] = counts.get(identifier, 0) + 1
     sentences = []
     for record in records:
-        ranked = sorted(record.looks_like, key=lambda identifier: -counts[identifier])
-        sentences.append(f"it looks like {_titled(ranked[0])}" if ranked else "")
+        most = max((counts[each] for each in record.looks_like), default=0)
+        named = [_titled(each) for each in record.looks_like if counts[each] == most]
+        sentences.append(f"it looks like {', or '.join(named)}" if named else "")
     return sentences
 
 

@@ -3,9 +3,11 @@
 Mutants run the failing call and a series of others, the short ones first, for as long as their
 outputs agree with the implementation's within the error bound. The report names the mutants that
 agree on all of them, right and wrong, forward and backward; it names none if none agrees, or too
-many do.
+many do. A mutant has to show the numbers of the mistake, too: wherever an output is clearly wrong,
+that of the mutant has to be wrong by the same amount, in several elements.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import Any
@@ -24,13 +26,13 @@ from attnspec.conformance.diagnosis.likeness.outputs import (
     ComparisonCall,
     OutputCache,
     Outputs,
-    key_of,
     outputs_of,
     outputs_of_mutant,
 )
 from attnspec.conformance.mutants.registry import Mutant
 from attnspec.spec import (
     Case,
+    EmptyRow,
     Feature,
     Implementation,
     Layout,
@@ -45,6 +47,15 @@ from attnspec.spec import (
 
 FEW = 3
 """Maximum number of mutants that are named: more would not narrow down the mistake."""
+
+CLEARLY = 2.0
+"""Errors above this multiple of the tolerance, which is twice the bound, are no rounding."""
+
+SHARE = 0.25
+"""Share of such an error by which a mutant's output may differ from the subject's."""
+
+SEVERAL = 3
+"""Minimum number of elements that are clearly wrong, and in the same way, to name a mutant."""
 
 LARGEST = 2**24
 """Maximum bytes of storage of a call that all mutants run: each gets a copy."""
@@ -67,6 +78,8 @@ EXTRA = (
     SMALL.but(heads=12, kv_heads=4, batch=4),
     SMALL.but(d_value=3),
     SMALL.but(mask=Mask(shape=MaskShape.FULL)),
+    # scores so large that finite numbers in hidden places leak
+    SMALL.but(mask=Mask(shape=MaskShape.FULL), values=Values.PEAKED, scale=64.0),
     SMALL.but(mask=Mask(pattern=MaskPattern.EMPTY_ROWS, shape=MaskShape.RANK_3)),
     SMALL.but(mask=Mask(pattern=MaskPattern.LEFT_PADDING, shape=MaskShape.KEYS), is_causal=True),
     SMALL.but(mask=Mask(kind=MaskKind.FLOAT, pattern=MaskPattern.BIAS, shape=MaskShape.HEADS)),
@@ -148,6 +161,7 @@ def similar_mutants(
     ]
     # a long failing call comes last: few mutants agree on all short calls
     failing, is_short = [first], stored <= SHORT
+    shown: Counter[str] = Counter()
     others = _more_comparisons(subject)
     for comparison in chain(failing, others) if is_short else chain(others, failing):
         if not agreeing:
@@ -156,13 +170,14 @@ def similar_mutants(
             outputs_here, cache_here = outputs_of(subject.implementation, comparison), cache
         else:
             outputs_here, cache_here = outputs, cache if is_short else None
-        agreeing = _agreeing(subject, outputs_here, agreeing, comparison, cache_here)
+        agreeing = _agreeing(subject, outputs_here, agreeing, comparison, cache_here, shown)
     # outputs that are wrong under the subject's profile may be right under a mutant's; and a
     # mutant that is right on the failing call has another mistake
     return [
         mutant
         for mutant in agreeing
-        if not _are_right(subject, first, outputs, mutant.subject.profile)
+        if shown[mutant.id] >= SEVERAL
+        and not _are_right(subject, first, outputs, mutant.subject.profile)
         and _is_wrong(subject, first, mutant)
     ]
 
@@ -182,12 +197,14 @@ def _agreeing(
     mutants: list[Mutant],
     comparison: ComparisonCall,
     cache: OutputCache | None,
+    shown: Counter[str],
 ) -> list[Mutant]:
     """Return the mutants whose outputs agree with a subject's, or that do not claim the case.
 
-    Without a cache, outputs are freed after their comparison.
+    Without a cache, outputs are freed after their comparison. The number of elements in which a
+    mutant shows the mistake of the subject is added to `shown`.
     """
-    agrees = {REFUSED: True, key_of(outputs, ""): True}
+    agrees: dict[Any, bool] = {}
     agreeing = []
     for mutant in mutants:
         # a mutant with state may have changed since its outputs were cached: run the subject's own
@@ -195,11 +212,22 @@ def _agreeing(
             key, mutants_own = outputs_of_mutant(mutant, comparison)
         else:
             key, mutants_own = cache.outputs_of_mutant(mutant, comparison)
-        if key not in agrees:
-            agrees[key] = _agree(outputs, mutants_own, comparison.tolerance)
-        if agrees[key]:
+        if key == REFUSED:
             agreeing.append(mutant)
+            continue
+        answers = _answers(subject.implementation.profile) | _answers(mutant.subject.profile)
+        where = key, answers
+        if where not in agrees:
+            agrees[where] = _agree(outputs, mutants_own, comparison, answers)
+        if agrees[where]:
+            agreeing.append(mutant)
+            shown[mutant.id] += _clearly_wrong(outputs, comparison)
     return agreeing
+
+
+def _answers(profile: Profile) -> frozenset[EmptyRow]:
+    """Return the answers of a profile to rows that read nothing, whatever hides their keys."""
+    return frozenset(profile.empty_row_answers.values())
 
 
 def _more_comparisons(subject: Subject) -> Iterator[ComparisonCall]:
@@ -231,16 +259,18 @@ def _comparison(
     try:
         expected = subject.oracle(call, subject.implementation.profile)
         tolerance = {"out": 2 * expected.bound, "lse": 2 * expected.lse_bound}
+        exact = {"out": expected.out, "lse": expected.lse}
         if grad_out is not None:
             gradients = subject.oracle_gradients(call, grad_out, subject.implementation.profile)
             # the oracle has no gradients of sinks and slopes
             wrt = tuple(name for name in wrt if getattr(gradients, name, None) is not None)
             for name in wrt:
                 tolerance[name] = 2 * getattr(gradients, name).bound
+                exact[name] = getattr(gradients, name).exact
     except (IndexError, RuntimeError, TypeError, ValueError):
         # a law may try invalid arguments on purpose, for which there is no right result
         return None
-    return ComparisonCall(case, call, grad_out, wrt, tolerance)
+    return ComparisonCall(case, call, grad_out, wrt, tolerance, exact)
 
 
 def _are_right(
@@ -266,23 +296,91 @@ def _are_right(
     return True
 
 
-def _agree(one: Outputs | None, two: Outputs | None, tolerance: Outputs) -> bool:
-    """Return whether two outputs are the same but for rounding."""
-    if one is None or two is None:
-        return one is two
-    return (
-        all(_same(one[name], two[name], tolerance[name]) for name in one.keys() & two.keys())
-        and one.keys() == two.keys()
+def _clearly_wrong(outputs: Outputs | None, comparison: ComparisonCall) -> int:
+    """Return the number of elements that are wrong by far more than rounding."""
+    return sum(
+        int(_is_clearly_wrong(got, comparison.exact[name], comparison.tolerance[name]).sum())
+        for name, got in (outputs or {}).items()
     )
 
 
-def _same(one: Any, two: Any, tolerance: torch.Tensor) -> bool:
+def _is_clearly_wrong(
+    got: torch.Tensor, exact: torch.Tensor, tolerance: torch.Tensor
+) -> torch.Tensor:
+    """Return for each element whether it is wrong by far more than rounding."""
+    if got.shape != exact.shape:
+        return torch.ones_like(got, dtype=torch.bool)
+    got, exact = got.detach().double(), exact.double()
+    is_close = (got - exact).abs() <= CLEARLY * tolerance
+    return ~(is_close | _equal(got, exact) | tolerance.isinf())
+
+
+def _agree(
+    one: Outputs | None,
+    two: Outputs | None,
+    comparison: ComparisonCall,
+    answers: frozenset[EmptyRow],
+) -> bool:
+    """Return whether two outputs are the same but for rounding, and wrong by the same amounts.
+
+    Args:
+        one: the outputs of the subject.
+        two: those of a mutant.
+        comparison: the call.
+        answers: the answers of both profiles to a row that reads nothing, which count as equal.
+    """
+    if one is None or two is None:
+        return one is two
+    if answers != {EmptyRow.ZERO}:
+        are_empty = [_empty_rows(each["out"], comparison.call, answers) for each in (one, two)]
+        if any(bool(each.any()) for each in are_empty):
+            # each answers as its own profile says, and its gradients follow from that
+            one, two = _without_gradients(one), _without_gradients(two)
+            if one["out"].shape != two["out"].shape:
+                return False
+            both = (are_empty[0] & are_empty[1])[..., None]
+            one["out"], two["out"] = (
+                torch.where(both, comparison.exact["out"].to(each["out"]), each["out"])
+                for each in (one, two)
+            )
+    return one.keys() == two.keys() and all(
+        _same(one[name], two[name], comparison.tolerance[name], comparison.exact[name])
+        for name in one
+    )
+
+
+def _without_gradients(outputs: Outputs) -> Outputs:
+    return {name: outputs[name] for name in ("out", "lse") if name in outputs}
+
+
+def _empty_rows(out: torch.Tensor, call: Call, answers: frozenset[EmptyRow]) -> torch.Tensor:
+    """Return the rows that equal an answer to a row that reads nothing, of which zero is one."""
+    out = out.detach().double()
+    is_empty = (out == 0).all(-1)
+    if EmptyRow.NAN in answers:
+        is_empty = is_empty | out.isnan().all(-1)
+    value = call.value.detach().double()
+    is_mean = EmptyRow.MEAN in answers and value.shape[2] > 0
+    if is_mean and out.shape == (*call.query.shape[:3], value.shape[3]):
+        each_head = value.repeat_interleave(out.shape[1] // value.shape[1], 1)
+        mean, size = each_head.mean(2, keepdim=True), each_head.abs().amax(2, keepdim=True)
+        finest = torch.finfo(call.value.dtype).eps
+        is_empty = is_empty | ((out - mean).abs() <= 8 * finest * size).all(-1)
+    return is_empty
+
+
+def _same(one: Any, two: Any, tolerance: torch.Tensor, exact: torch.Tensor) -> bool:
     if not (isinstance(one, torch.Tensor) and isinstance(two, torch.Tensor)):
         return False
     if one.shape != two.shape or one.shape != tolerance.shape:
         return one.shape == two.shape and torch.equal(one.double(), two.double())
     left, right = one.detach().double(), two.detach().double()
-    distance = (left - right).abs()
+    distance, are_equal = (left - right).abs(), _equal(left, right)
+    is_wrong = _is_clearly_wrong(left, exact, tolerance)
+    error = (left - exact.double()).abs().nan_to_num(torch.inf)
+    is_wrong_alike = distance.isfinite() & (distance <= SHARE * error)
+    if bool((is_wrong & ~is_wrong_alike & ~are_equal).any()):
+        return False
     if bool((distance <= tolerance).all()):
         return True
     # the bound of an element holds for its right value: of a wrong one, the error may be as large
@@ -291,5 +389,9 @@ def _same(one: Any, two: Any, tolerance: torch.Tensor) -> bool:
     widest = torch.where(is_finite, tolerance, 0.0).amax() if tolerance.numel() else 0.0
     largest = torch.maximum(left.abs(), right.abs()).nan_to_num(0.0, 0.0, 0.0)
     scaled = torch.where(is_finite, widest * (1 + largest), torch.inf)
-    close = (distance <= scaled) | (left == right) | (left.isnan() & right.isnan())
-    return bool(close.all())
+    return bool(((distance <= scaled) | are_equal).all())
+
+
+def _equal(one: torch.Tensor, two: torch.Tensor) -> torch.Tensor:
+    """Return for each element whether two tensors have the same number there, or both NaN."""
+    return (one == two) | (one.isnan() & two.isnan())

@@ -30,7 +30,8 @@ class ComparisonCall:
         call: the arguments.
         grad_out: the gradient of the output, if the backward pass is compared.
         wrt: names of the tensors whose gradients are compared.
-        tolerance: the distance up to which outputs are equal, by name.
+        tolerance: the distance up to which outputs are equal, by name: twice the bound.
+        exact: the right outputs, by name.
     """
 
     case: Case | None
@@ -38,6 +39,7 @@ class ComparisonCall:
     grad_out: torch.Tensor | None
     wrt: tuple[str, ...]
     tolerance: Outputs
+    exact: Outputs = field(default_factory=dict)
 
     @functools.cached_property
     def key(self) -> Any:

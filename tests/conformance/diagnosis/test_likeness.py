@@ -28,7 +28,7 @@ from attnspec.conformance.runner.effort import Effort
 from attnspec.conformance.runner.in_process import run_in_process
 from attnspec.conformance.runner.targets import LoadedSubject
 from attnspec.conformance.runner.task import tasks
-from attnspec.spec import Case
+from attnspec.spec import Case, EmptyRow, Profile
 
 laws.load()
 mutants.load()
@@ -196,6 +196,56 @@ def test_mutants_do_not_run_a_call_with_too_many_keys(
     assert not likeness.similar_mutants(subject, among=[mutant])
     monkeypatch.setattr(likeness, "LONGEST", likeness.LONGEST + 1)
     assert likeness.similar_mutants(subject, among=[mutant]) == [mutant]
+
+
+@pytest.mark.parametrize("answer", [EmptyRow.NAN, EmptyRow.MEAN])
+@pytest.mark.parametrize(
+    ("mistake", "mutant"),
+    [("leak", "own-causal-one-too-many"), ("twice", "SCL-04"), ("polarity", "own-mask-polarity")],
+)
+def test_a_function_with_another_answer_to_empty_rows_looks_like_the_same_mutant(
+    answer, mistake, mutant
+):
+    plain = written(mistake).implementation.attention
+    hide = {EmptyRow.NAN: torch.nan, EmptyRow.MEAN: None}[answer]
+
+    def attention(query, key, value, attn_mask=None, is_causal=False, scale=None):
+        out = plain(query, key, value, attn_mask, is_causal, scale)
+        mean = value.mean(2, keepdim=True) if key.shape[2] else value.new_zeros(1)
+        is_empty = (out == 0).all(-1, keepdim=True) & bool(key.shape[2])
+        return torch.where(is_empty, mean if hide is None else hide, out)
+
+    profile = Profile(empty_row=answer)
+    declared = replace(declare(f"{mistake}_{answer}", attention), profile=profile)
+    assert mutant in failed(Subject(declared)).looks_like
+
+
+def test_a_mistake_of_another_size_looks_like_nothing():
+    def attention(query, key, value, attn_mask=None, is_causal=False, scale=None):
+        # like a scale of 1/d_head, but for a small part
+        if scale is None:
+            scale = max(query.shape[-1], 1) ** -0.95
+        return written("none").implementation.attention(
+            query, key, value, attn_mask, is_causal, scale
+        )
+
+    assert failed(Subject(declare("almost", attention))).looks_like == ()
+
+
+def test_errors_at_the_bound_are_too_small_to_name_a_mutant():
+    mutant = planted()["own-scale-without-root"]
+    subject = Subject(mutant.subject)
+    check(registered()[mutant.killed_by], subject, None)
+    assert likeness.similar_mutants(subject, among=[mutant]) == [mutant]
+    comparison = likeness._comparison(subject, None, subject.last_call, None, ())
+    exact, bound = comparison.exact["out"], comparison.tolerance["out"] / 2
+    near = {"out": exact + 1.15 * bound}
+    assert likeness._clearly_wrong(near, comparison) == 0
+    far = {"out": exact + 50 * bound}
+    assert likeness._clearly_wrong(far, comparison) == exact.numel()
+    answers = frozenset({EmptyRow.ZERO})
+    assert likeness._agree(far, {"out": exact + 52 * bound}, comparison, answers)
+    assert not likeness._agree(far, {"out": exact + 80 * bound}, comparison, answers)
 
 
 def test_small_wrong_elements_are_enough_for_a_diagnosis():

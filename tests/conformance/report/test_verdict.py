@@ -31,11 +31,43 @@ def test_laws_without_an_explanation_are_no_cause():
 def test_a_profile_is_recommended_only_if_it_explains_everything():
     explained = [failed(law, holds_under="empty_row=nan") for law in "ab"]
     (cause,) = causes_of(explained)
-    assert "declare it with --profile empty_row=nan" in cause.explanation
+    assert cause.explanation == (
+        "with --profile empty_row=nan these 2 laws pass: declare it if this is intended"
+    )
     cause, _ = causes_of([*explained, failed("c")])
     assert cause.explanation == (
-        "they would hold under empty_row=nan, but 1 of the other broken laws would not"
+        "with --profile empty_row=nan these 2 laws pass, and the other broken law still fails: "
+        "it is not the only cause"
     )
+    cause, _ = causes_of([explained[0], failed("c"), failed("d")])
+    assert cause.explanation.startswith(
+        "with --profile empty_row=nan this law passes, and 2 others"
+    )
+
+
+def test_of_two_answers_to_one_question_the_more_frequent_is_named():
+    records = [failed(law, holds_under="empty_row=nan") for law in "ab"]
+    records.append(failed("c", holds_under="empty_row=mean"))
+    assert [cause.explanation[:28] for cause in causes_of(records)] == [
+        "with --profile empty_row=nan",
+        "",
+    ]
+
+
+def test_a_planted_bug_that_explains_more_laws_comes_before_a_profile():
+    bug = {"looks_like": ("own-values-by-turns",)}
+    records = [failed("a", **bug), failed("b", holds_under="grouping=interleaved", **bug)]
+    (cause,) = causes_of(records)
+    assert cause.explanation.startswith("it looks like own-values-by-turns: ")
+    (cause,) = causes_of(records[1:])
+    assert cause.explanation.startswith("with --profile grouping=interleaved this law passes")
+
+
+def test_bugs_that_explain_equally_many_laws_are_all_named():
+    (cause,) = causes_of([failed("a", looks_like=("one", "two"))])
+    assert cause.explanation == "it looks like one, or two"
+    (cause,) = causes_of([failed("a", looks_like=("one", "two")), failed("b", looks_like=("two",))])
+    assert cause.explanation == "it looks like two"
 
 
 def test_laws_that_depend_on_one_size_have_one_cause():
