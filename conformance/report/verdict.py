@@ -107,18 +107,21 @@ def verdict_of(records: Sequence[Record], causes: Sequence[Cause]) -> str:
 def _dtypes_of(failures: Sequence[Record]) -> str:
     """Return the storage types in which failing cases fail, and others in which they pass.
 
-    Empty unless at least `MOST` of the failing cases pass in another type in which none fails.
+    Empty unless at least `MOST` of the failing cases pass in another type, in which at most cases
+    fail that fail in every type: a law may call several types for one case.
     """
-    matches = [re.search(r"\bdtype=(\w+)", record.case) for record in failures]
-    failing = {match[1] for match in matches if match}
+    matches = [(re.search(r"\bdtype=(\w+)", record.case), record) for record in failures]
+    failing = {match[1] for match, _ in matches if match}
+    of_one = {match[1] for match, record in matches if match and record.passes_in}
     counts = Counter(name for record in failures for name in record.passes_in)
-    passing = {name: counts[name] for name in DTYPES if name not in failing and counts[name]}
+    passing = {name: counts[name] for name in DTYPES if name not in of_one and counts[name]}
     count = min(passing.values(), default=0)
     if count < MOST * len(failures) or not passing:
         return ""
-    names = [name for name in DTYPES if name in failing]
+    names = " and ".join(name for name in DTYPES if name in failing and name not in passing)
+    where = f"mostly in {names}" if failing & passing.keys() else f"in {names} only"
     which = "the same cases" if count == len(failures) else f"{count} of these cases"
-    return f", in {' and '.join(names)} only: {which} pass in {' and '.join(passing)}"
+    return f", {where}: {which} pass in {' and '.join(passing)}"
 
 
 def lines_of(cause: Cause, title: str) -> list[str]:

@@ -152,34 +152,40 @@ def similar_mutants(
     outputs = outputs_of(subject.implementation, first)
     if outputs is None or _are_right(subject, first, outputs, subject.implementation.profile):
         return []
-    agreeing = [
+    candidates = [
         mutant
         for mutant in (mutants.load().values() if among is None else among)
         if isinstance(mutant.subject, Implementation)
         # a mistake with a tool of torch; a custom operator imports torch.compile, which takes long
         and (subject.implementation.extras or not mutant.subject.extras)
     ]
-    # a long failing call comes last: few mutants agree on all short calls
-    failing, is_short = [first], stored <= SHORT
-    shown: Counter[str] = Counter()
-    others = _more_comparisons(subject)
-    for comparison in chain(failing, others) if is_short else chain(others, failing):
-        if not agreeing:
-            return []
-        if comparison is not first:
-            outputs_here, cache_here = outputs_of(subject.implementation, comparison), cache
-        else:
-            outputs_here, cache_here = outputs, cache if is_short else None
-        agreeing = _agreeing(subject, outputs_here, agreeing, comparison, cache_here, shown)
-    # outputs that are wrong under the subject's profile may be right under a mutant's; and a
-    # mutant that is right on the failing call has another mistake
-    return [
-        mutant
-        for mutant in agreeing
-        if shown[mutant.id] >= SEVERAL
-        and not _are_right(subject, first, outputs, mutant.subject.profile)
-        and _is_wrong(subject, first, mutant)
-    ]
+    is_short = stored <= SHORT
+    widest = max(subject.implementation.dtypes, key=lambda dtype: torch.finfo(dtype).bits)
+    # a mistake may be of the narrow types alone, while that of a mutant is of all types
+    for dtype in dict.fromkeys((widest, subject.last_call.query.dtype)):
+        others = _more_comparisons(subject, dtype)
+        agreeing, shown = candidates, Counter[str]()
+        # a long failing call comes last: few mutants agree on all short calls
+        for comparison in chain([first], others) if is_short else chain(others, [first]):
+            if not agreeing:
+                break
+            if comparison is not first:
+                outputs_here, cache_here = outputs_of(subject.implementation, comparison), cache
+            else:
+                outputs_here, cache_here = outputs, cache if is_short else None
+            agreeing = _agreeing(subject, outputs_here, agreeing, comparison, cache_here, shown)
+        # outputs that are wrong under the subject's profile may be right under a mutant's; and a
+        # mutant that is right on the failing call has another mistake
+        similar = [
+            mutant
+            for mutant in agreeing
+            if shown[mutant.id] >= SEVERAL
+            and not _are_right(subject, first, outputs, mutant.subject.profile)
+            and _is_wrong(subject, first, mutant)
+        ]
+        if similar:
+            return similar
+    return []
 
 
 def _is_wrong(subject: Subject, comparison: ComparisonCall, mutant: Mutant) -> bool:
@@ -204,7 +210,7 @@ def _agreeing(
     Without a cache, outputs are freed after their comparison. The number of elements in which a
     mutant shows the mistake of the subject is added to `shown`.
     """
-    agrees: dict[Any, bool] = {}
+    counts: dict[Any, int | None] = {}
     agreeing = []
     for mutant in mutants:
         # a mutant with state may have changed since its outputs were cached: run the subject's own
@@ -215,13 +221,14 @@ def _agreeing(
         if key == REFUSED:
             agreeing.append(mutant)
             continue
-        answers = _answers(subject.implementation.profile) | _answers(mutant.subject.profile)
+        answers = _answers(mutant.subject.profile)
         where = key, answers
-        if where not in agrees:
-            agrees[where] = _agree(outputs, mutants_own, comparison, answers)
-        if agrees[where]:
+        if where not in counts:
+            counts[where] = _common_mistakes(outputs, mutants_own, comparison, answers)
+        count = counts[where]
+        if count is not None:
             agreeing.append(mutant)
-            shown[mutant.id] += _clearly_wrong(outputs, comparison)
+            shown[mutant.id] += count
     return agreeing
 
 
@@ -230,9 +237,8 @@ def _answers(profile: Profile) -> frozenset[EmptyRow]:
     return frozenset(profile.empty_row_answers.values())
 
 
-def _more_comparisons(subject: Subject) -> Iterator[ComparisonCall]:
+def _more_comparisons(subject: Subject, dtype: torch.dtype) -> Iterator[ComparisonCall]:
     """Yield the comparison calls besides the failing one that a subject claims."""
-    dtype = max(subject.implementation.dtypes, key=lambda dtype: torch.finfo(dtype).bits)
     for case in EXTRA:
         case = case.but(dtype=dtype, device=subject.device)
         if Feature.BACKWARD in subject.implementation.features:
@@ -296,11 +302,49 @@ def _are_right(
     return True
 
 
-def _clearly_wrong(outputs: Outputs | None, comparison: ComparisonCall) -> int:
+def _common_mistakes(
+    one: Outputs | None,
+    two: Outputs | None,
+    comparison: ComparisonCall,
+    answers: frozenset[EmptyRow],
+) -> int | None:
+    """Return in how many elements two outputs are clearly wrong by the same amount.
+
+    Args:
+        one: the outputs of the subject.
+        two: those of a mutant.
+        comparison: the call.
+        answers: the answers of the mutant's profile to rows that read nothing: there, a subject may
+            have any other answer.
+
+    Returns:
+        The number of elements, or None if the outputs differ by more than rounding.
+    """
+    if one is None or two is None:
+        return 0 if one is two else None
+    if one["out"].shape == two["out"].shape == comparison.exact["out"].shape:
+        empty = _empty_rows(one["out"], comparison.call, frozenset(EmptyRow))
+        empty = empty & _empty_rows(two["out"], comparison.call, answers)
+        is_other = empty & ~_equal(one["out"], two["out"]).all(-1)
+        if bool(is_other.any()):
+            # gradients follow from the answer
+            one, two = (
+                _with_right_rows(one, comparison, empty),
+                _with_right_rows(two, comparison, empty),
+            )
+    if one.keys() != two.keys() or not all(
+        _same(one[name], two[name], comparison.tolerance[name], comparison.exact[name])
+        for name in one
+    ):
+        return None
+    return _clearly_wrong(one, comparison)
+
+
+def _clearly_wrong(outputs: Outputs, comparison: ComparisonCall) -> int:
     """Return the number of elements that are wrong by far more than rounding."""
     return sum(
         int(_is_clearly_wrong(got, comparison.exact[name], comparison.tolerance[name]).sum())
-        for name, got in (outputs or {}).items()
+        for name, got in outputs.items()
     )
 
 
@@ -315,42 +359,11 @@ def _is_clearly_wrong(
     return ~(is_close | _equal(got, exact) | tolerance.isinf())
 
 
-def _agree(
-    one: Outputs | None,
-    two: Outputs | None,
-    comparison: ComparisonCall,
-    answers: frozenset[EmptyRow],
-) -> bool:
-    """Return whether two outputs are the same but for rounding, and wrong by the same amounts.
-
-    Args:
-        one: the outputs of the subject.
-        two: those of a mutant.
-        comparison: the call.
-        answers: the answers of both profiles to a row that reads nothing, which count as equal.
-    """
-    if one is None or two is None:
-        return one is two
-    if answers != {EmptyRow.ZERO}:
-        are_empty = [_empty_rows(each["out"], comparison.call, answers) for each in (one, two)]
-        if any(bool(each.any()) for each in are_empty):
-            # each answers as its own profile says, and its gradients follow from that
-            one, two = _without_gradients(one), _without_gradients(two)
-            if one["out"].shape != two["out"].shape:
-                return False
-            both = (are_empty[0] & are_empty[1])[..., None]
-            one["out"], two["out"] = (
-                torch.where(both, comparison.exact["out"].to(each["out"]), each["out"])
-                for each in (one, two)
-            )
-    return one.keys() == two.keys() and all(
-        _same(one[name], two[name], comparison.tolerance[name], comparison.exact[name])
-        for name in one
-    )
-
-
-def _without_gradients(outputs: Outputs) -> Outputs:
-    return {name: outputs[name] for name in ("out", "lse") if name in outputs}
+def _with_right_rows(outputs: Outputs, comparison: ComparisonCall, rows: torch.Tensor) -> Outputs:
+    """Return output and log-sum-exp with the right output in some rows."""
+    right = comparison.exact["out"].to(outputs["out"])
+    rows_right = {"out": torch.where(rows[..., None], right, outputs["out"])}
+    return rows_right | ({"lse": outputs["lse"]} if "lse" in outputs else {})
 
 
 def _empty_rows(out: torch.Tensor, call: Call, answers: frozenset[EmptyRow]) -> torch.Tensor:
@@ -360,8 +373,7 @@ def _empty_rows(out: torch.Tensor, call: Call, answers: frozenset[EmptyRow]) -> 
     if EmptyRow.NAN in answers:
         is_empty = is_empty | out.isnan().all(-1)
     value = call.value.detach().double()
-    is_mean = EmptyRow.MEAN in answers and value.shape[2] > 0
-    if is_mean and out.shape == (*call.query.shape[:3], value.shape[3]):
+    if EmptyRow.MEAN in answers and value.shape[2]:
         each_head = value.repeat_interleave(out.shape[1] // value.shape[1], 1)
         mean, size = each_head.mean(2, keepdim=True), each_head.abs().amax(2, keepdim=True)
         finest = torch.finfo(call.value.dtype).eps

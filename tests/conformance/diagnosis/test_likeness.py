@@ -215,9 +215,30 @@ def test_a_function_with_another_answer_to_empty_rows_looks_like_the_same_mutant
         is_empty = (out == 0).all(-1, keepdim=True) & bool(key.shape[2])
         return torch.where(is_empty, mean if hide is None else hide, out)
 
-    profile = Profile(empty_row=answer)
-    declared = replace(declare(f"{mistake}_{answer}", attention), profile=profile)
-    assert mutant in failed(Subject(declared)).looks_like
+    # whether or not it declares what it answers
+    for profile in (Profile(empty_row=answer), Profile()):
+        declared = replace(declare(f"{mistake}_{answer}", attention), profile=profile)
+        assert mutant in failed(Subject(declared)).looks_like
+
+
+def test_a_mistake_of_one_type_looks_like_the_mutant_that_has_it_in_all():
+    def attention(query, key, value, attn_mask=None, is_causal=False, scale=None):
+        inner = written("leak" if query.dtype == torch.float32 else "none")
+        return inner.implementation.attention(query, key, value, attn_mask, is_causal, scale)
+
+    record = failed(Subject(declare("leaks_in_float32", attention)))
+    assert record.looks_like == ("own-causal-one-too-many",)
+    assert "float64" in record.passes_in
+
+
+def test_a_function_whose_empty_rows_alone_are_wrong_looks_like_no_other_answer():
+    def attention(query, key, value, attn_mask=None, is_causal=False, scale=None):
+        inner = written("none").implementation.attention
+        out = inner(query, key, value, attn_mask, is_causal, scale)
+        is_empty = (out == 0).all(-1, keepdim=True) & bool(key.shape[2])
+        return torch.where(is_empty, torch.nan, out)
+
+    assert "own-empty-row-mean" not in failed(Subject(declare("nan", attention))).looks_like
 
 
 def test_a_mistake_of_another_size_looks_like_nothing():
@@ -243,9 +264,10 @@ def test_errors_at_the_bound_are_too_small_to_name_a_mutant():
     assert likeness._clearly_wrong(near, comparison) == 0
     far = {"out": exact + 50 * bound}
     assert likeness._clearly_wrong(far, comparison) == exact.numel()
-    answers = frozenset({EmptyRow.ZERO})
-    assert likeness._agree(far, {"out": exact + 52 * bound}, comparison, answers)
-    assert not likeness._agree(far, {"out": exact + 80 * bound}, comparison, answers)
+    zero = frozenset({EmptyRow.ZERO})
+    for distance, count in ((52, exact.numel()), (80, None)):
+        other = {"out": exact + distance * bound}
+        assert likeness._common_mistakes(far, other, comparison, zero) == count
 
 
 def test_small_wrong_elements_are_enough_for_a_diagnosis():

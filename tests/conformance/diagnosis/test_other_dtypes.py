@@ -85,3 +85,6 @@ def test_the_verdict_names_types_if_most_failing_cases_pass_in_others():
     assert "only" not in verdict_of([failed("float32", "float16"), *narrow], [])
     crash = replace(failed("float32"), outcome=Outcome.ERRORED)
     assert "only" not in verdict_of([*narrow, crash], [])
+    several = replace(failed("float32"), law="another")
+    told = verdict_of([*narrow * 4, several], [])
+    assert "mostly in float16 and bfloat16: 8 of these cases pass in float64 and float32" in told
