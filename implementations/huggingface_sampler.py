@@ -2,13 +2,22 @@
 
 import functools
 import importlib.util
+import math
 from collections.abc import Collection, Sequence
 from typing import Any
 
 import torch
 from jaxtyping import Float
 
-from attnspec.spec import NextLogits, SamplerImplementation, Sampling
+from attnspec.spec import (
+    Beams,
+    EarlyStopping,
+    Hypothesis,
+    NextLogits,
+    SamplerFeature,
+    SamplerImplementation,
+    Sampling,
+)
 
 
 def check(sampling: Sampling) -> None:
@@ -38,6 +47,8 @@ def probabilities(
         processors.append(logits_process.TopKLogitsWarper(sampling.top_k))
     if sampling.top_p is not None:
         processors.append(logits_process.TopPLogitsWarper(sampling.top_p))
+    if sampling.min_p is not None:
+        processors.append(logits_process.MinPLogitsWarper(sampling.min_p))
     no_ids: Any = torch.empty(1, 0, dtype=torch.long)
     scores: torch.Tensor = processors(no_ids, logits[None])
     return scores.softmax(-1)[0]
@@ -64,6 +75,7 @@ def generate(
             "temperature": float(sampling.temperature),
             "top_k": sampling.top_k or 0,
             "top_p": 1.0 if sampling.top_p is None else sampling.top_p,
+            "min_p": sampling.min_p,
         }
     configuration = GenerationConfig(
         max_new_tokens=max_new_tokens,
@@ -81,6 +93,80 @@ def generate(
     new: list[int] = out[0, len(prompt) :].tolist()
     # the library also returns the stop token
     return new[:-1] if new and new[-1] in stop_tokens else new
+
+
+def beam_search(
+    next_logits: NextLogits,
+    prompt: Sequence[int],
+    *,
+    max_new_tokens: int,
+    beams: Beams,
+    stop_tokens: Collection[int] = frozenset(),
+) -> list[Hypothesis]:
+    """Call the library's `generate` with several beams, or with one, which it takes for greedy.
+
+    Raises:
+        ValueError: for settings out of range, some of which the library accepts.
+    """
+    from transformers import GenerationConfig
+
+    if beams.beams < 1:
+        raise ValueError(f"beams must be at least 1, got {beams.beams}")
+    if not math.isfinite(beams.length_penalty):
+        raise ValueError(f"length_penalty must be finite, got {beams.length_penalty}")
+    options: dict[str, Any] = {}
+    if beams.beams > 1:
+        options = {
+            "num_beams": beams.beams,
+            "num_return_sequences": beams.beams,
+            "length_penalty": float(beams.length_penalty),
+            "early_stopping": _EARLY_STOPPING[beams.early_stopping],
+        }
+    configuration = GenerationConfig(
+        max_new_tokens=max_new_tokens,
+        eos_token_id=sorted(stop_tokens) or None,
+        pad_token_id=0,
+        use_cache=False,
+        do_sample=False,
+        return_dict_in_generate=True,
+        output_scores=True,
+        **options,
+    )
+    ids = torch.tensor([list(prompt)])
+    model = _scripted_model()(next_logits)
+    with torch.no_grad():
+        out = model.generate(
+            ids, attention_mask=torch.ones_like(ids), generation_config=configuration
+        )
+    rows = [_ended(row, stop_tokens) for row in out.sequences[:, len(prompt) :].tolist()]
+    if beams.beams > 1:
+        scores = out.sequences_scores.tolist()
+        return [Hypothesis(row, score) for row, score in zip(rows, scores, strict=True)]
+    # the library gives the log-probabilities of a greedy text, and no score
+    model.config.vocab_size = out.scores[0].shape[-1]
+    steps = model.compute_transition_scores(out.sequences, out.scores, normalize_logits=True)[0]
+    return [Hypothesis(rows[0], float(steps.sum()) / len(rows[0]) ** beams.length_penalty)]
+
+
+_EARLY_STOPPING: dict[EarlyStopping, bool | str] = {
+    EarlyStopping.NEVER: "never",
+    EarlyStopping.HEURISTIC: False,
+    EarlyStopping.FULL: True,
+}
+
+
+def _ended(row: list[int], stop_tokens: Collection[int]) -> tuple[int, ...]:
+    """Return the tokens up to the first stop token: shorter hypotheses are padded."""
+    end = next((place for place, token in enumerate(row) if token in stop_tokens), len(row) - 1)
+    return tuple(row[: end + 1])
+
+
+def supports_beams(beams: Beams) -> str | None:
+    """Return the reason why settings of a beam search are refused, or None."""
+    goes_on = beams.early_stopping is EarlyStopping.NEVER and beams.length_penalty > 0
+    if beams.beams == 1 and goes_on:
+        return "one beam is greedy generation, which ends with the first stop token"
+    return None
 
 
 @functools.cache
@@ -132,5 +218,9 @@ SAMPLER = SamplerImplementation(
     name="huggingface_sampler",
     probabilities=probabilities,
     generate=generate,
+    features=frozenset(SamplerFeature),
+    beam_search=beam_search,
+    beam_dtype=torch.float32,
+    supports_beams=supports_beams,
     unavailable=unavailable,
 )

@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 
 def next_token_probabilities(
@@ -14,12 +14,13 @@ def next_token_probabilities(
     temperature: float = 1.0,
     top_k: int | None = None,
     top_p: float | None = None,
+    min_p: float | None = None,
 ) -> Float[torch.Tensor, "*batch vocab"]:
     r"""Turn logits into the probabilities from which the next token is drawn.
 
     .. math:: p_w \propto e^{z_w / T}, \quad w \in K
 
-    The temperature comes first, then top-k, then top-p on what top-k left.
+    The temperature comes first, then top-k, then top-p on what top-k left, then min-p.
 
     Args:
         logits: one per token; minus infinity rules a token out.
@@ -28,6 +29,8 @@ def next_token_probabilities(
             where some tie with it; at least 1. None keeps all.
         top_p: keep the fewest tokens that together have at least this probability, of equally
             likely ones those with the lower ids; in (0, 1]. None and 1 keep all.
+        min_p: keep the tokens with at least this share of the largest probability; in [0, 1].
+            None and 0 keep all, 1 keeps those that are as likely as the likeliest.
 
     Returns:
         Float64, not negative, each row adding up to 1; zero for every token not kept.
@@ -37,12 +40,13 @@ def next_token_probabilities(
             finite one.
 
     Clauses:
-        GEN-1, GEN-2, GEN-3, GEN-5, GEN-6
+        GEN-1, GEN-2, GEN-3, GEN-5, GEN-6, GEN-13, GEN-14
 
     Source:
-        top-k: Fan et al. 2018, section 5.4; top-p: Holtzman et al. 2020, section 3.1
+        top-k: Fan et al. 2018, section 5.4; top-p: Holtzman et al. 2020, section 3.1; min-p:
+        Nguyen et al. 2025, section 3
     """
-    _check_sampling(temperature, top_k, top_p)
+    _check_sampling(temperature, top_k, top_p, min_p)
     peak = logits.to(torch.float64).amax(dim=-1, keepdim=True)
     if not peak.isfinite().all():
         raise ValueError("logits must not be NaN, plus infinity, or all minus infinity")
@@ -62,6 +66,11 @@ def next_token_probabilities(
         keeps = before < top_p * descending.sum(dim=-1, keepdim=True)
         masses = torch.where(torch.zeros_like(keeps).scatter(-1, order, keeps), masses, 0.0)
 
+    # MIN P
+    if min_p is not None:
+        # the likeliest token, which every filter keeps, has mass 1
+        masses = torch.where(masses >= min_p, masses, 0.0)
+
     return masses / masses.sum(dim=-1, keepdim=True)
 
 
@@ -74,6 +83,7 @@ def sample(
     temperature: float = 1.0,
     top_k: int | None = None,
     top_p: float | None = None,
+    min_p: float | None = None,
     seed: int | None = None,
     stop_tokens: Collection[int] = (),
 ) -> Iterator[int]:
@@ -87,6 +97,7 @@ def sample(
         temperature: positive, as in `next_token_probabilities`.
         top_k: at least 1 or None, as in `next_token_probabilities`.
         top_p: in (0, 1] or None, as in `next_token_probabilities`.
+        min_p: in [0, 1] or None, as in `next_token_probabilities`.
         seed: seeds the draws; the same seed gives the same tokens. None takes a fresh one.
         stop_tokens: token ids that end the text; they are not returned.
 
@@ -99,13 +110,10 @@ def sample(
     Clauses:
         GEN-4, GEN-7, GEN-8, GEN-9, GEN-10
     """
-    _check_sampling(temperature, top_k, top_p)
-    if greedy and (temperature, top_k, top_p) != (1.0, None, None):
-        raise ValueError("greedy draws nothing: temperature, top_k and top_p cannot be given")
-    if max_new_tokens < 0:
-        raise ValueError(f"max_new_tokens must not be negative, got {max_new_tokens}")
-    if len(prompt) == 0:
-        raise ValueError("the prompt must hold at least one token")
+    _check_sampling(temperature, top_k, top_p, min_p)
+    if greedy and (temperature, top_k, top_p, min_p) != (1.0, None, None, None):
+        raise ValueError("greedy draws nothing: temperature, top_k, top_p, min_p cannot be given")
+    check_length(prompt, max_new_tokens)
     draws = torch.Generator()
     if seed is None:
         draws.seed()
@@ -116,7 +124,7 @@ def sample(
         if greedy:
             return int((logits == logits.max()).nonzero()[0])
         probabilities = next_token_probabilities(
-            logits, temperature=temperature, top_k=top_k, top_p=top_p
+            logits, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p
         )
         return int(torch.multinomial(probabilities.cpu(), 1, generator=draws))
 
@@ -160,17 +168,7 @@ def generate(
     Clauses:
         GEN-4, GEN-11, GEN-12, GPT-16
     """
-    ids = torch.as_tensor(input_ids, dtype=torch.long)
-    if ids.ndim != 1 and ids.shape[:-1] != (1,):
-        raise ValueError(f"input_ids must be one sequence of tokens, got shape {tuple(ids.shape)}")
-    prompt = ids.flatten()
-    positions = model.config.n_positions
-    if len(prompt) + max_new_tokens > positions:
-        raise ValueError(
-            f"max_new_tokens: {len(prompt)} tokens of prompt and {max_new_tokens} new ones do not "
-            f"fit into the model's {positions} positions; at most "
-            f"{max(0, positions - len(prompt))} new ones do"
-        )
+    prompt = checked_prompt(model, input_ids, max_new_tokens)
     cache, past = (model.empty_cache(), 0) if use_cache else (None, 0)
 
     @torch.no_grad()
@@ -188,10 +186,56 @@ def generate(
     return sample(next_logits, prompt.tolist(), max_new_tokens=max_new_tokens, **sampling)
 
 
-def _check_sampling(temperature: float, top_k: int | None, top_p: float | None) -> None:
+def checked_prompt(
+    model: Any, input_ids: Sequence[int] | torch.Tensor, max_new_tokens: int
+) -> Int[torch.Tensor, " length"]:
+    """Return a prompt as a tensor of ids, on the device on which it is given.
+
+    Args:
+        model: a GPT-2.
+        input_ids: one sequence of tokens, (length) or (1, length).
+        max_new_tokens: the largest number of new tokens.
+
+    Raises:
+        ValueError: for several sequences, or more tokens than the model has positions.
+
+    Clauses:
+        GPT-16
+    """
+    ids = torch.as_tensor(input_ids, dtype=torch.long)
+    if ids.ndim != 1 and ids.shape[:-1] != (1,):
+        raise ValueError(f"input_ids must be one sequence of tokens, got shape {tuple(ids.shape)}")
+    prompt = ids.flatten()
+    positions = model.config.n_positions
+    if len(prompt) + max_new_tokens > positions:
+        raise ValueError(
+            f"max_new_tokens: {len(prompt)} tokens of prompt and {max_new_tokens} new ones do not "
+            f"fit into the model's {positions} positions; at most "
+            f"{max(0, positions - len(prompt))} new ones do"
+        )
+    return prompt
+
+
+def check_length(prompt: Sequence[int], max_new_tokens: int) -> None:
+    """Refuse an empty prompt, or a negative number of new tokens.
+
+    Raises:
+        ValueError: naming it.
+    """
+    if max_new_tokens < 0:
+        raise ValueError(f"max_new_tokens must not be negative, got {max_new_tokens}")
+    if len(prompt) == 0:
+        raise ValueError("the prompt must hold at least one token")
+
+
+def _check_sampling(
+    temperature: float, top_k: int | None, top_p: float | None, min_p: float | None
+) -> None:
     if not (math.isfinite(temperature) and temperature > 0):
         raise ValueError(f"temperature must be finite and positive, got {temperature}")
     if top_k is not None and top_k < 1:
         raise ValueError(f"top_k must be at least 1 or None, got {top_k}")
     if top_p is not None and not 0 < top_p <= 1:
         raise ValueError(f"top_p must lie in (0, 1] or be None, got {top_p}")
+    if min_p is not None and not 0 <= min_p <= 1:
+        raise ValueError(f"min_p must lie in [0, 1] or be None, got {min_p}")

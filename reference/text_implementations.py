@@ -8,9 +8,13 @@ from typing import TYPE_CHECKING
 import torch
 from jaxtyping import Float
 
+from attnspec.reference.beam_search import beam_search
 from attnspec.reference.generation import next_token_probabilities, sample
 from attnspec.spec import (
+    Beams,
+    Hypothesis,
     NextLogits,
+    SamplerFeature,
     SamplerImplementation,
     Sampling,
     TokenizerImplementation,
@@ -44,7 +48,11 @@ def probabilities(
 ) -> Float[torch.Tensor, " vocab"]:
     """Compute `next_token_probabilities` with the contract's settings."""
     return next_token_probabilities(
-        logits, temperature=sampling.temperature, top_k=sampling.top_k, top_p=sampling.top_p
+        logits,
+        temperature=sampling.temperature,
+        top_k=sampling.top_k,
+        top_p=sampling.top_p,
+        min_p=sampling.min_p,
     )
 
 
@@ -68,9 +76,30 @@ def continue_text(
             temperature=settings.temperature,
             top_k=settings.top_k,
             top_p=settings.top_p,
+            min_p=settings.min_p,
             seed=seed,
             stop_tokens=stop_tokens,
         )
+    )
+
+
+def search_beams(
+    next_logits: NextLogits,
+    prompt: Sequence[int],
+    *,
+    max_new_tokens: int,
+    beams: Beams,
+    stop_tokens: Collection[int] = frozenset(),
+) -> list[Hypothesis]:
+    """Call `beam_search` with the contract's settings."""
+    return beam_search(
+        next_logits,
+        prompt,
+        max_new_tokens=max_new_tokens,
+        beams=beams.beams,
+        length_penalty=beams.length_penalty,
+        early_stopping=beams.early_stopping,
+        stop_tokens=stop_tokens,
     )
 
 
@@ -78,6 +107,10 @@ TOKENIZER = TokenizerImplementation(name="reference", load=load, unavailable=tok
 """The reference tokenizer and its claims."""
 
 SAMPLER = SamplerImplementation(
-    name="reference", probabilities=probabilities, generate=continue_text
+    name="reference",
+    probabilities=probabilities,
+    generate=continue_text,
+    features=frozenset(SamplerFeature),
+    beam_search=search_beams,
 )
 """The reference's generation and its claims."""

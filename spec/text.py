@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Protocol
 
 import torch
@@ -98,17 +99,20 @@ class Sampling:
         temperature: divides the logits; positive.
         top_k: the number of largest logits that are kept, at least 1, or None for all.
         top_p: the probability that the kept tokens must reach, in (0, 1], or None for all.
+        min_p: the share of the largest probability that a kept token must have, in [0, 1], or
+            None for all; set only for an implementation that claims it.
     """
 
     temperature: float = 1.0
     top_k: int | None = None
     top_p: float | None = None
+    min_p: float | None = None
 
     def __str__(self) -> str:
         """Return the settings that are in force."""
-        filters = f" top_k={self.top_k}" * (self.top_k is not None)
-        return f"temperature={self.temperature}{filters}" + f" top_p={self.top_p}" * (
-            self.top_p is not None
+        filters = {"top_k": self.top_k, "top_p": self.top_p, "min_p": self.min_p}
+        return f"temperature={self.temperature}" + "".join(
+            f" {name}={value}" for name, value in filters.items() if value is not None
         )
 
 
@@ -122,7 +126,7 @@ class Probabilities(Protocol):
     def __call__(
         self, logits: Float[torch.Tensor, " vocab"], sampling: Sampling
     ) -> Float[torch.Tensor, " vocab"]:
-        """Apply temperature, then top-k, then top-p, and normalize.
+        """Apply temperature, then top-k, then top-p, then min-p, and normalize.
 
         Raises:
             ValueError: if a setting is outside its domain; names it.
@@ -154,8 +158,97 @@ class Generate(Protocol):
         """
 
 
+class EarlyStopping(StrEnum):
+    """The rule by which a beam search ends before its maximum length.
+
+    Each needs as many finished hypotheses as there are beams.
+    """
+
+    NEVER = "never"
+    """End if no open hypothesis, however it goes on, can have a better score than the worst of
+    the finished ones: nothing is lost."""
+    HEURISTIC = "heuristic"
+    """End if the best open hypothesis, with its present length, has no better score."""
+    FULL = "full"
+    """End at once."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Beams:
+    """The settings of a beam search.
+
+    Attributes:
+        beams: the number of hypotheses that are continued at each step, at least 1.
+        length_penalty: the power of the length that divides a sum of log-probabilities; 0 turns
+            it off, a larger one favours longer texts.
+        early_stopping: the rule by which the search ends early.
+    """
+
+    beams: int
+    length_penalty: float = 1.0
+    early_stopping: EarlyStopping = EarlyStopping.HEURISTIC
+
+    def __str__(self) -> str:
+        """Return the settings."""
+        penalty = f"length_penalty={self.length_penalty}"
+        return f"beams={self.beams} {penalty} early_stopping={self.early_stopping}"
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """A continuation that a beam search found.
+
+    Attributes:
+        tokens: the new tokens, with the stop token by which it ended, if it ended by one.
+        score: the sum of the tokens' log-probabilities, natural, divided by the power
+            `length_penalty` of their number.
+    """
+
+    tokens: tuple[int, ...]
+    score: float
+
+
+class BeamSearch(Protocol):
+    """A function that searches for the most probable continuation with several hypotheses."""
+
+    def __call__(
+        self,
+        next_logits: NextLogits,
+        prompt: Sequence[int],
+        *,
+        max_new_tokens: int,
+        beams: Beams,
+        stop_tokens: Collection[int] = frozenset(),
+    ) -> Sequence[Hypothesis]:
+        """Return the best hypotheses, as many as there are beams, the best one first.
+
+        Args:
+            next_logits: called with the prompt and the new tokens of a hypothesis.
+            prompt: at least one id.
+            max_new_tokens: a count, at least 1.
+            beams: the settings.
+            stop_tokens: ids that end a hypothesis.
+
+        Raises:
+            ValueError: if a setting is outside its domain; names it.
+        """
+
+
 def any_sampling(sampling: Sampling) -> None:
     """Accept all settings: the default of `SamplerImplementation.supports`."""
+
+
+def any_beams(beams: Beams) -> None:
+    """Accept all settings: the default of `SamplerImplementation.supports_beams`."""
+
+
+class SamplerFeature(StrEnum):
+    """A capability beyond temperature, top-k and top-p that a sampler can claim."""
+
+    MIN_P = "min_p"
+    """`Sampling.min_p`."""
+    BEAM_SEARCH = "beam_search"
+    """`SamplerImplementation.beam_search`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,14 +259,31 @@ class SamplerImplementation:
         name: unique, lower case, words joined by underscores.
         probabilities: returns the distribution of the next token.
         generate: generates one token after another.
+        features: what it claims beside temperature, top-k, top-p and greedy generation.
+        beam_search: searches with several hypotheses; None unless the feature is claimed.
         dtypes: the types of logits that it accepts; it computes in no narrower one.
+        beam_dtype: the type in which its beam search computes and adds log-probabilities.
         supports: returns the reason why it refuses settings, or None.
+        supports_beams: returns the reason why it refuses settings of a beam search, or None.
         unavailable: returns the reason why it cannot run on this machine, or None.
     """
 
     name: str
     probabilities: Probabilities
     generate: Generate
+    features: frozenset[SamplerFeature] = frozenset()
+    beam_search: BeamSearch | None = None
     dtypes: tuple[torch.dtype, ...] = (torch.float64, torch.float32)
+    beam_dtype: torch.dtype = torch.float64
     supports: Callable[[Sampling], str | None] = any_sampling
+    supports_beams: Callable[[Beams], str | None] = any_beams
     unavailable: Callable[[], str | None] = available
+
+    def __post_init__(self) -> None:
+        """Refuse a claim of beam search without the function, and the function without a claim.
+
+        Raises:
+            ValueError: naming the implementation.
+        """
+        if (SamplerFeature.BEAM_SEARCH in self.features) != (self.beam_search is not None):
+            raise ValueError(f"{self.name}: the feature beam_search needs a beam_search function")

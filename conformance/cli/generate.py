@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -21,6 +21,14 @@ class Precision(StrEnum):
 
     FLOAT64 = "float64"
     FLOAT32 = "float32"
+
+
+class Stopping(StrEnum):
+    """The rules of GEN-18, by which a beam search ends before the maximum length."""
+
+    NEVER = "never"
+    HEURISTIC = "heuristic"
+    FULL = "full"
 
 
 def generate(
@@ -43,6 +51,20 @@ def generate(
     top_p: Annotated[
         float | None, typer.Option(help="Draw from the fewest tokens that have this probability.")
     ] = None,
+    min_p: Annotated[
+        float | None,
+        typer.Option(help="Draw from the tokens with this share of the largest probability."),
+    ] = None,
+    beams: Annotated[
+        int, typer.Option(help="Search with this many hypotheses; nothing is drawn.", min=1)
+    ] = 1,
+    length_penalty: Annotated[
+        float | None,
+        typer.Option(help="Of a beam search: 0 for none, larger for longer texts; 1 by default."),
+    ] = None,
+    early_stopping: Annotated[
+        Stopping | None, typer.Option(help="When a beam search ends; heuristic by default.")
+    ] = None,
     seed: Annotated[int | None, typer.Option(help="The same seed gives the same text.")] = None,
     no_cache: Annotated[
         bool, typer.Option("--no-cache", help="Compute every token anew: slower, the same text.")
@@ -64,9 +86,10 @@ def generate(
     try:
         import torch
 
-        from attnspec.reference import generation
+        from attnspec.reference import beam_search, generation
         from attnspec.reference.model import build
         from attnspec.reference.weights import load, locate
+        from attnspec.spec import EarlyStopping
 
         path = locate(weights, revision=revision)
         text = _tokenizer(tokenizer, path.parent)
@@ -77,18 +100,37 @@ def generate(
                 "name a fitting one with --tokenizer"
             )
         end = text.encode(END, allowed_special={END}) if END in text.special_tokens else []
-        tokens = generation.generate(
-            build(config, state_dict),
-            text.encode(prompt) or end,
-            max_new_tokens=max_new_tokens,
-            greedy=greedy,
-            temperature=temperature,
-            top_k=top_k,
-            top_p=top_p,
-            seed=seed,
-            stop_tokens=end,
-            use_cache=not no_cache,
-        )
+        model, ids = build(config, state_dict), text.encode(prompt) or end
+        common: dict[str, Any] = {
+            "max_new_tokens": max_new_tokens,
+            "stop_tokens": end,
+            "use_cache": not no_cache,
+        }
+        drawing: dict[str, Any] = {
+            "temperature": temperature,
+            "top_k": top_k,
+            "top_p": top_p,
+            "min_p": min_p,
+        }
+        search: dict[str, Any] = {
+            "length_penalty": length_penalty,
+            "early_stopping": early_stopping,
+        }
+        search = {name: value for name, value in search.items() if value is not None}
+        if beams == 1 and search:
+            raise ValueError(f"{next(iter(search))} is a setting of a beam search: give --beams")
+        if beams == 1:
+            tokens = generation.generate(model, ids, greedy=greedy, seed=seed, **drawing, **common)
+        else:
+            if greedy or seed is not None or tuple(drawing.values()) != (1.0, None, None, None):
+                raise ValueError(
+                    "a beam search draws nothing: greedy, seed, temperature, top_k, top_p and "
+                    "min_p cannot be given with beams"
+                )
+            if "early_stopping" in search:
+                search["early_stopping"] = EarlyStopping(search["early_stopping"])
+            best = beam_search.generate_beams(model, ids, beams=beams, **search, **common)[0]
+            tokens = (token for token in best.tokens if token not in end)
         if isinstance(sys.stdout, io.TextIOWrapper):
             sys.stdout.reconfigure(errors="replace")
         typer.echo(prompt, nl=False)

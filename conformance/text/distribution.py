@@ -9,8 +9,11 @@ the relative error of a probability is at most
 
     r = e^{4D + (2n + 24)u} − 1.
 
-A sum of probabilities errs by r and another (n + 8)u. The decision for or against a token may lie
-that far from `top_p`. The oracle's own r, in float64, is added to every tolerance.
+A sum of probabilities errs by s = r + (n + 8)u. The decision for or against a token may lie that
+far from `top_p`. The quotient of a probability and the largest one lies within a factor
+(1 + s)/(1 − s) of the exact share, so that near `min_p` either decision may come; a token whose
+logit is the largest has the share 1 in any arithmetic. The oracle's own r, in float64, is added to
+every tolerance.
 """
 
 import math
@@ -59,8 +62,28 @@ def sizes(scaled: list[float], sampling: Sampling, slack: float) -> set[int]:
     Args:
         scaled: finite logits divided by the temperature, in descending order.
         sampling: the settings, with the filters.
-        slack: the largest distance from `top_p` of a decision.
+        slack: the largest error of a sum of probabilities: s of this module's docstring.
     """
+    return {
+        size
+        for kept in _sizes_after_top_p(scaled, sampling, slack)
+        for size in _sizes_after_min_p(scaled[:kept], sampling.min_p, slack)
+    }
+
+
+def _sizes_after_min_p(scaled: list[float], min_p: float | None, slack: float) -> set[int]:
+    if min_p is None:
+        return {len(scaled)}
+    shares = [math.exp(x - scaled[0]) for x in scaled]
+    factor = (1 + slack) / (1 - slack)
+    certain = sum(share >= min(1.0, min_p * factor) for share in shares)
+    possible = sum(share >= min_p / factor for share in shares)
+    if min_p * factor >= 1:
+        certain = sum(x == scaled[0] for x in scaled)
+    return set(range(certain, possible + 1))
+
+
+def _sizes_after_top_p(scaled: list[float], sampling: Sampling, slack: float) -> set[int]:
     count = len(scaled)
     after_top_k = {count}
     if sampling.top_k is not None and sampling.top_k < count:
@@ -102,7 +125,7 @@ def check_distribution(
     values = sorted(scaled.values(), reverse=True)
     r = relative_error(values, precision) + relative_error(values, Precision.of(torch.float64))
     kept = [n for n, p in enumerate(probabilities) if p > 0]
-    if sampling.top_k is None and sampling.top_p is None:
+    if sampling.top_k is None and sampling.top_p is None and not sampling.min_p:
         # without a filter, a probability of zero has underflowed
         kept = sorted({*kept, *finite})
     slack = r + (len(probabilities) + 8) * precision.u

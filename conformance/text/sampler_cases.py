@@ -52,6 +52,7 @@ class ScriptCase:
         max_new_tokens: a count.
         stop_tokens: ids below `vocab`.
         levels: the number of different logits; few levels make ties.
+        step: logits are multiples of its reciprocal.
         sampling: the settings, or None for the most probable token.
         seed: the seed of the script and of the draws.
     """
@@ -61,6 +62,7 @@ class ScriptCase:
     max_new_tokens: int = 4
     stop_tokens: tuple[int, ...] = ()
     levels: int = 200
+    step: int = STEP
     sampling: Sampling | None = None
     seed: int = 0
 
@@ -70,7 +72,7 @@ class ScriptCase:
             zlib.crc32(f"{self.seed}/{list(ids)}/{word}".encode()) % self.levels
             for word in range(self.vocab)
         )
-        return torch.tensor([number / STEP for number in numbers], dtype=torch.float64)
+        return torch.tensor([number / self.step for number in numbers], dtype=torch.float64)
 
     def greedy(self) -> list[int]:
         """Return the tokens of greedy generation; of equal logits, the lowest id is chosen."""
@@ -101,7 +103,12 @@ TEMPERATURES = (0.25, 0.5, 0.7, 1.0, 1.3, 2.0, 10.0)
 
 
 def logits_cases(
-    *, temperature: bool = False, top_k: bool = False, top_p: bool = False, distinct: bool = False
+    *,
+    temperature: bool = False,
+    top_k: bool = False,
+    top_p: bool = False,
+    min_p: bool = False,
+    distinct: bool = False,
 ) -> Callable[[SamplerImplementation], st.SearchStrategy[LogitsCase]]:
     """Return the `explore` of a law that draws some of the settings, the others at defaults."""
     number = st.integers(-8 * STEP, 8 * STEP).map(lambda n: n / STEP)
@@ -117,6 +124,7 @@ def logits_cases(
         top_p=st.one_of(st.integers(1, 64).map(lambda n: n / 64), st.floats(0.01, 1.0))
         if top_p
         else st.none(),
+        min_p=st.one_of(st.sampled_from([0.0, 1.0]), st.floats(0.0, 1.0)) if min_p else st.none(),
     )
 
     def cases(subject: SamplerImplementation) -> st.SearchStrategy[LogitsCase]:

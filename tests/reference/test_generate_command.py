@@ -12,6 +12,7 @@ from transformers import GPT2LMHeadModel, set_seed
 from typer.testing import CliRunner, Result
 
 from attnspec.conformance.cli.generate import generate
+from attnspec.reference.beam_search import generate_beams
 from attnspec.reference.generation import generate as generate_tokens
 from attnspec.reference.model import build
 from attnspec.reference.tokenizer import Tokenizer
@@ -55,7 +56,14 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(
-    "options", [("--greedy",), ("--seed", "1"), ("--seed", "2", "--top-k", "9", "--top-p", "0.9")]
+    "options",
+    [
+        ("--greedy",),
+        ("--seed", "1"),
+        ("--seed", "2", "--top-k", "9", "--top-p", "0.9", "--min-p", "0.01"),
+        ("--beams", "3"),
+        ("--beams", "2", "--length-penalty", "0", "--early-stopping", "never"),
+    ],
 )
 def test_with_and_without_a_cache_the_text_is_the_same(
     checkpoint: Path, options: tuple[str, ...]
@@ -81,6 +89,19 @@ def test_the_text_is_what_the_tokens_spell(checkpoint: Path) -> None:
         assert out.stdout == PROMPT + tokenizer.decode(tokens) + "\n"
 
 
+def test_a_beam_search_writes_its_best_hypothesis(checkpoint: Path) -> None:
+    config, weights = load(checkpoint)
+    tokenizer = Tokenizer.from_files(checkpoint / "vocab.json", checkpoint / "merges.txt")
+    model = build(config, {name: weight.double() for name, weight in weights.items()})
+    best, *others = generate_beams(
+        model, tokenizer.encode(PROMPT), max_new_tokens=20, beams=3, stop_tokens=[0]
+    )
+    out = run(PROMPT, "--weights", checkpoint, "--max-new-tokens", "20", "--beams", "3")
+    tokens = [token for token in best.tokens if token != 0]
+    assert out.stdout == PROMPT + tokenizer.decode(tokens) + "\n"
+    assert len(others) == 2
+
+
 def test_no_prompt_starts_a_text(checkpoint: Path) -> None:
     out = run("", "--weights", checkpoint, "--greedy", "--max-new-tokens", "3")
     assert out.exit_code == 0, out.stderr
@@ -102,6 +123,12 @@ def test_a_tokenizer_is_taken_from_a_folder(checkpoint: Path, tmp_path: Path) ->
         (("--temperature", "0"), "temperature must be finite and positive"),
         (("--top-k", "0"), "top_k must be at least 1"),
         (("--greedy", "--top-k", "2"), "greedy draws nothing"),
+        (("--min-p", "2"), "min_p must lie in [0, 1]"),
+        (("--length-penalty", "0"), "length_penalty is a setting of a beam search"),
+        (("--early-stopping", "full"), "early_stopping is a setting of a beam search"),
+        (("--beams", "2", "--seed", "0"), "a beam search draws nothing"),
+        (("--beams", "2", "--min-p", "0.1"), "a beam search draws nothing"),
+        (("--beams", "2", "--length-penalty", "nan"), "length_penalty must be finite"),
         (("--max-new-tokens", "99"), "do not fit into the model's 48 positions"),
         (("--tokenizer", "nowhere"), "vocab.json: cannot be read"),
         (("--weights", "/no/such/folder"), "/no/such/folder: no such file or folder"),

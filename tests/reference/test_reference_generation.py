@@ -38,12 +38,17 @@ logits = st.lists(st.sampled_from([-30.0, -2.0, -1.0, 0.0, 0.5, 3.0]), min_size=
     st.sampled_from([0.3, 1.0, 5.0]),
     st.none() | st.integers(1, 9),
     st.none() | st.sampled_from([0.01, 0.4, 0.9, 1.0]),
+    st.none() | st.sampled_from([0.0, 0.05, 0.3, 1.0]),
 )
 def test_probabilities_follow_their_definition(
-    drawn: list[float], temperature: float, top_k: int | None, top_p: float | None
+    drawn: list[float],
+    temperature: float,
+    top_k: int | None,
+    top_p: float | None,
+    min_p: float | None,
 ) -> None:
     got = next_token_probabilities(
-        torch.tensor(drawn), temperature=temperature, top_k=top_k, top_p=top_p
+        torch.tensor(drawn), temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p
     )
     masses = [math.exp((logit - max(drawn)) / temperature) for logit in drawn]
     kept = list(range(len(drawn)))
@@ -58,6 +63,8 @@ def test_probabilities_follow_their_definition(
                 break
             kept.append(token)
             sum_before += masses[token]
+    if min_p is not None:
+        kept = [token for token in kept if masses[token] >= min_p]
     whole = sum(masses[token] for token in kept)
     expected = [masses[token] / whole if token in kept else 0.0 for token in range(len(drawn))]
     assert got.dtype == torch.float64
@@ -86,11 +93,14 @@ def test_extreme_logits_and_temperatures_stay_finite() -> None:
         ({"top_k": 0}, "top_k must be at least 1 or None, got 0"),
         ({"top_p": 0.0}, r"top_p must lie in \(0, 1\] or be None, got 0.0"),
         ({"top_p": 1.1}, "top_p must lie in"),
+        ({"min_p": -0.1}, r"min_p must lie in \[0, 1\] or be None, got -0.1"),
+        ({"min_p": math.nan}, "min_p must lie in"),
         ({"max_new_tokens": -1}, "max_new_tokens must not be negative, got -1"),
         ({"max_new_tokens": 14}, r"3 tokens of prompt and 14 .* 16 positions; at most 13 new"),
         ({"input_ids": []}, "prompt must hold at least one token"),
         ({"input_ids": torch.zeros(2, 3, dtype=torch.long)}, "input_ids must be one sequence"),
         ({"greedy": True, "top_k": 3}, "greedy draws nothing"),
+        ({"greedy": True, "min_p": 0.1}, "greedy draws nothing"),
     ],
 )
 def test_bad_settings_are_refused_at_once(

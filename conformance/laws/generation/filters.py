@@ -10,7 +10,7 @@ from attnspec.conformance.comparison.violation import NotClaimed, Violation
 from attnspec.conformance.laws.law import law
 from attnspec.conformance.text.distribution import check_distribution
 from attnspec.conformance.text.sampler_cases import LogitsCase, logits_cases
-from attnspec.spec import SamplerImplementation, Sampling
+from attnspec.spec import SamplerFeature, SamplerImplementation, Sampling
 
 _COST = 0.25  # some twenty logits take less time than a plain attention call
 
@@ -157,23 +157,71 @@ def law_temperature_then_top_k_then_top_p(subject: SamplerImplementation, case: 
 
 
 @law(
+    "GEN-13",
+    pinned=_in_both_dtypes(
+        LogitsCase(logits=(0.0, 1.0), sampling=Sampling(min_p=0.0)),
+        LogitsCase(logits=(0.0, 1.0), sampling=Sampling(min_p=0.3)),
+        LogitsCase(logits=(0.0, 1.0), sampling=Sampling(min_p=0.5)),
+        # shares 1, 0.37, 0.14, 0.05; probabilities 0.64, 0.24, 0.09, 0.03
+        LogitsCase(logits=(0.0, 3.0, 1.0, 2.0), sampling=Sampling(min_p=0.1)),
+        LogitsCase(logits=(0.0, 3.0, 1.0, 2.0), sampling=Sampling(min_p=0.3)),
+        LogitsCase(logits=(0.0, 3.0, 3.0, 2.875), sampling=Sampling(min_p=1.0)),
+        LogitsCase(logits=(2.0, -math.inf, 2.0, 1.0), sampling=Sampling(min_p=0.0)),
+        LogitsCase(logits=(-3.0, -4.0, -8.0), sampling=Sampling(min_p=0.2)),
+    ),
+    explore=logits_cases(min_p=True),
+    needs={SamplerFeature.MIN_P},
+    cost=_COST,
+)
+def law_min_p_keeps_the_tokens_of_a_share(subject: SamplerImplementation, case: LogitsCase) -> None:
+    """GEN-13: min-p keeps the tokens that have at least a share of the largest probability."""
+    _check_distribution_of_case(subject, case)
+
+
+@law(
+    "GEN-14",
+    pinned=_in_both_dtypes(
+        # the shares are 1 and 0.37 at temperature 1, 1 and 0.14 at 0.5, 1 and 0.61 at 2
+        LogitsCase(logits=(1.0, 0.0), sampling=Sampling(temperature=0.5, min_p=0.25)),
+        LogitsCase(logits=(1.0, 0.0), sampling=Sampling(temperature=2.0, min_p=0.5)),
+        # top-p keeps two of the four; of the two that min-p would leave, it would keep one
+        LogitsCase(logits=(1.125, 0.0, -0.125, -0.5), sampling=Sampling(top_p=0.6, min_p=0.31)),
+        LogitsCase(logits=(1.125, 0.0, -0.125, -0.5), sampling=Sampling(top_k=3, min_p=0.25)),
+        LogitsCase(
+            logits=(3.0, 2.0, 1.0, 0.0),
+            sampling=Sampling(temperature=1.3, top_k=3, top_p=0.9, min_p=0.3),
+        ),
+    ),
+    explore=logits_cases(temperature=True, top_k=True, top_p=True, min_p=True),
+    needs={SamplerFeature.MIN_P},
+    cost=_COST,
+)
+def law_min_p_comes_last(subject: SamplerImplementation, case: LogitsCase) -> None:
+    """GEN-14: min-p comes after the temperature, top-k and top-p."""
+    _check_distribution_of_case(subject, case)
+
+
+_OUT_OF_RANGE = (
+    *(Sampling(temperature=value) for value in (0.0, -1.0, math.nan)),
+    *(Sampling(top_k=value) for value in (0, -1)),
+    *(Sampling(top_p=value) for value in (0.0, -0.5, 1.5, math.nan)),
+    *(Sampling(min_p=value) for value in (-0.5, 1.5, math.nan)),
+)
+
+
+@law(
     "GEN-6",
-    pinned=[
-        LogitsCase(logits=(0.0, 1.0), sampling=sampling)
-        for sampling in (
-            *(Sampling(temperature=value) for value in (0.0, -1.0, math.nan)),
-            *(Sampling(top_k=value) for value in (0, -1)),
-            *(Sampling(top_p=value) for value in (0.0, -0.5, 1.5, math.nan)),
-        )
-    ],
+    pinned=[LogitsCase(logits=(0.0, 1.0), sampling=sampling) for sampling in _OUT_OF_RANGE],
 )
 def law_settings_out_of_range_are_refused(subject: SamplerImplementation, case: LogitsCase) -> None:
-    """GEN-6: a temperature, top_k or top_p out of range is refused by an error that names it."""
+    """GEN-6: a setting out of range is refused by an error that names it."""
     name = next(
         setting
-        for setting in ("temperature", "top_k", "top_p")
+        for setting in ("temperature", "top_k", "top_p", "min_p")
         if repr(getattr(case.sampling, setting)) != repr(getattr(Sampling(), setting))
     )
+    if name == "min_p" and SamplerFeature.MIN_P not in subject.features:
+        raise NotClaimed("feature not claimed: min_p")
     calls: dict[str, Callable[[], object]] = {
         "probabilities": lambda: subject.probabilities(case.tensor, case.sampling),
         "generate": lambda: subject.generate(

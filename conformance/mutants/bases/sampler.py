@@ -5,8 +5,9 @@ from collections.abc import Callable, Collection, Sequence
 
 import torch
 
+from attnspec.conformance.mutants.bases.beam_search import BeamSearcher
 from attnspec.conformance.mutants.registry import plant
-from attnspec.spec import NextLogits, SamplerImplementation, Sampling
+from attnspec.spec import NextLogits, SamplerFeature, SamplerImplementation, Sampling
 
 
 class Sampler:
@@ -26,6 +27,8 @@ class Sampler:
             raise ValueError(f"top_k must be at least 1, got {sampling.top_k}")
         if sampling.top_p is not None and not 0 < sampling.top_p <= 1:
             raise ValueError(f"top_p must lie in (0, 1], got {sampling.top_p}")
+        if sampling.min_p is not None and not 0 <= sampling.min_p <= 1:
+            raise ValueError(f"min_p must lie in [0, 1], got {sampling.min_p}")
 
     def scale(self, logits: torch.Tensor, temperature: float) -> torch.Tensor:
         """Divide by the temperature."""
@@ -37,6 +40,8 @@ class Sampler:
             scores = self.top_k(scores, sampling.top_k)
         if sampling.top_p is not None:
             scores = self.top_p(scores, sampling.top_p)
+        if sampling.min_p is not None:
+            scores = self.min_p(scores, sampling.min_p)
         return scores
 
     def top_k(self, scores: torch.Tensor, k: int) -> torch.Tensor:
@@ -52,6 +57,15 @@ class Sampler:
     def dropped(self, probabilities: torch.Tensor, p: float) -> torch.Tensor:
         """Return which of the descending probabilities to drop."""
         return probabilities.cumsum(-1) - probabilities >= p
+
+    def min_p(self, scores: torch.Tensor, share: float) -> torch.Tensor:
+        """Keep each token that has at least this share of the largest probability."""
+        probabilities = scores.softmax(-1)
+        return scores.masked_fill(self.improbable(probabilities, share), -torch.inf)
+
+    def improbable(self, probabilities: torch.Tensor, share: float) -> torch.Tensor:
+        """Return which probabilities to drop."""
+        return probabilities < share * probabilities.max()
 
     def normalize(self, scores: torch.Tensor) -> torch.Tensor:
         """Apply softmax."""
@@ -140,8 +154,32 @@ def sampler_mistake(
     return register
 
 
-def sampler(name: str, steps: Sampler) -> SamplerImplementation:
-    """Declare a sampler by its steps."""
+def sampler(
+    name: str, steps: Sampler, beam_search: BeamSearcher | None = None
+) -> SamplerImplementation:
+    """Declare a sampler by its steps and those of its beam search."""
     return SamplerImplementation(
-        name=name, probabilities=steps.probabilities, generate=steps.generate
+        name=name,
+        probabilities=steps.probabilities,
+        generate=steps.generate,
+        features=frozenset(SamplerFeature),
+        beam_search=beam_search or BeamSearcher(),
     )
+
+
+def beam_mistake(
+    id: str, title: str, *, killed_by: str, source: str = ""
+) -> Callable[[type[BeamSearcher]], type[BeamSearcher]]:
+    """Register a sampler with the decorated beam search as a mutant."""
+
+    def register(mutant: type[BeamSearcher]) -> type[BeamSearcher]:
+        plant(
+            id=id,
+            title=title,
+            subject=sampler(id.replace("-", "_"), Sampler(), mutant()),
+            killed_by=killed_by,
+            source=source,
+        )
+        return mutant
+
+    return register

@@ -57,7 +57,9 @@ class TopPFirst(Sampler):
     def filter(self, scores: torch.Tensor, sampling: Sampling) -> torch.Tensor:
         if sampling.top_p is not None:
             scores = self.top_p(scores, sampling.top_p)
-        return scores if sampling.top_k is None else self.top_k(scores, sampling.top_k)
+        if sampling.top_k is not None:
+            scores = self.top_k(scores, sampling.top_k)
+        return scores if sampling.min_p is None else self.min_p(scores, sampling.min_p)
 
 
 @sampler_mistake(

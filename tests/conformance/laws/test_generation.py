@@ -1,20 +1,35 @@
 """The laws of GEN: the rules by which they accept distributions, frequencies and tokens."""
 
+import itertools
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 
+from attnspec.conformance import laws
 from attnspec.conformance.comparison.frequencies import check_frequencies, relative_entropy
-from attnspec.conformance.comparison.violation import Violation
+from attnspec.conformance.comparison.violation import NotClaimed, Violation
 from attnspec.conformance.laws.generation.model import NEW_TOKENS, generate_greedily
 from attnspec.conformance.models.case import PINNED, draw
 from attnspec.conformance.mutants.bases.sampler import Sampler, sampler
+from attnspec.conformance.report.record import Outcome
+from attnspec.conformance.runner.check import check
+from attnspec.conformance.text.beams import Errors, expected_hypotheses, flat
 from attnspec.conformance.text.distribution import check_distribution, sizes
 from attnspec.conformance.text.sampler_cases import ScriptCase
+from attnspec.reference.beam_search import beam_search
 from attnspec.reference.generation import generate
 from attnspec.reference.model import MODEL
-from attnspec.spec import SamplerImplementation, Sampling
+from attnspec.spec import (
+    EarlyStopping,
+    Hypothesis,
+    SamplerFeature,
+    SamplerImplementation,
+    Sampling,
+)
+
+LAWS = laws.load()
 
 
 @pytest.mark.parametrize(
@@ -33,6 +48,14 @@ from attnspec.spec import SamplerImplementation, Sampling
         ([3.0, 0.0], Sampling(top_p=0.5), {1}),
         ([1.125, 0.0, -0.125, -0.5], Sampling(top_k=2, top_p=0.7), {1}),
         ([1.125, 0.0, -0.125, -0.5], Sampling(top_p=0.7), {2}),
+        ([2.0, 1.0, 0.0], Sampling(min_p=0.0), {3}),
+        ([2.0, 1.0, 0.0], Sampling(min_p=0.3), {2}),
+        ([2.0, 1.0, 0.0], Sampling(min_p=1.0), {1}),
+        ([2.0, 2.0, 0.0], Sampling(min_p=1.0), {2}),
+        ([2.0, 2.0, 2.0 - 1e-10, 0.0], Sampling(min_p=1.0), {2, 3}),
+        ([1.0, 0.0], Sampling(min_p=math.exp(-1)), {1, 2}),
+        ([1.125, 0.0, -0.125, -0.5], Sampling(top_p=0.6, min_p=0.31), {2}),
+        ([1.125, 0.0, -0.125, -0.5], Sampling(top_k=3, min_p=0.1), {3}),
     ],
 )
 def test_sizes_are_those_of_the_clauses(scaled, sampling, allowed):
@@ -159,3 +182,100 @@ def test_a_sampler_is_declared_as_data():
     assert isinstance(declared, SamplerImplementation)
     assert declared.supports(Sampling()) is None
     assert str(Sampling(top_k=3, top_p=0.5)) == "temperature=1.0 top_k=3 top_p=0.5"
+    assert str(Sampling(min_p=0.0)) == "temperature=1.0 min_p=0.0"
+
+
+def test_a_claim_of_beam_search_needs_the_function():
+    declared = sampler("correct", Sampler())
+    for change in ({"beam_search": None}, {"features": frozenset({SamplerFeature.MIN_P})}):
+        with pytest.raises(ValueError, match="correct: the feature beam_search needs"):
+            replace(declared, **change)
+
+
+def test_laws_of_features_that_a_sampler_does_not_claim_are_not_tried():
+    plain = replace(sampler("plain", Sampler()), features=frozenset(), beam_search=None)
+    for name in ("min-p-comes-last", "beam-search-keeps-the-best-continuations"):
+        record = check(LAWS[name], plain, None)
+        assert record.outcome is Outcome.NOT_CLAIMED
+    record = check(LAWS["settings-out-of-range-are-refused"], plain, None)
+    assert record.outcome is Outcome.PASSED
+
+
+class TestBeams:
+    """Tests of the definition of a beam search against a search among all texts."""
+
+    @pytest.mark.parametrize("seed", range(12))
+    @pytest.mark.parametrize("penalty", [0.0, 1.0, 2.0, -0.5])
+    def test_a_wide_beam_that_stops_never_finds_the_best_finished_text(self, seed, penalty):
+        case = flat(
+            vocab=3,
+            beams=27,
+            max_new_tokens=3,
+            stop_tokens=(2,),
+            length_penalty=penalty,
+            early_stopping=EarlyStopping.NEVER,
+            seed=seed,
+        )
+        short = [tokens for n in range(1, 4) for tokens in itertools.product(range(3), repeat=n)]
+        ends = [tokens for tokens in short if 2 not in tokens[:-1] and tokens[-1] == 2]
+        ends += [tokens for tokens in short if len(tokens) == 3 and 2 not in tokens]
+        best = max(ends, key=case.score)
+        found = beam_search(
+            case.script.next_logits,
+            list(case.prompt),
+            max_new_tokens=3,
+            beams=27,
+            length_penalty=penalty,
+            early_stopping=EarlyStopping.NEVER,
+            stop_tokens={2},
+        )
+        assert found[0].tokens == best
+        assert found[0].score == pytest.approx(case.score(best), rel=1e-12)
+        assert sorted(each.tokens for each in found) == sorted(ends)
+
+    @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+    def test_the_errors_of_correct_sums_are_within_their_bound(self, dtype):
+        for seed in range(40):
+            case = flat(vocab=9, max_new_tokens=6, seed=seed)
+            tokens = tuple(case.script.greedy())
+            steps = [
+                case.script.next_logits([*case.prompt, *tokens[:n]]).to(dtype).log_softmax(-1)[t]
+                for n, t in enumerate(tokens)
+            ]
+            total = torch.zeros((), dtype=dtype)
+            for step in steps:
+                total = total + step
+            bound = Errors(case, dtype).of_sum(case.sum(tokens), len(tokens))
+            assert abs(float(total) - case.sum(tokens)) <= bound
+            assert bound < (1e-3 if dtype is torch.float32 else 1e-11)
+
+    def test_a_case_whose_hypotheses_tie_says_nothing(self):
+        case = flat(levels=1)
+        with pytest.raises(NotClaimed, match="closer than the errors"):
+            expected_hypotheses(case, torch.float64)
+
+    def test_too_few_hypotheses_say_nothing(self):
+        with pytest.raises(NotClaimed, match="fewer hypotheses than beams"):
+            expected_hypotheses(flat(vocab=2, beams=9), torch.float64)
+
+    def test_few_pinned_cases_are_open(self):
+        for name in ("beam-search-keeps-the-best-continuations", "a-beam-search-ends-by-its-rule"):
+            for case in LAWS[name].pinned:
+                assert len(expected_hypotheses(case, torch.float32)) == case.beams.beams
+
+    @pytest.mark.parametrize(
+        ("found", "message"),
+        [
+            ([Hypothesis((0, 1, 2), -1.0), Hypothesis((0, 1, 3), -2.0)], "4 tokens or ends"),
+            ([Hypothesis((0, 1, 5, 5), -1.0)] * 2, "first stop token"),
+            ([Hypothesis((0, 1, 2, 3), -1.0)] * 2, "2 different hypotheses"),
+            ([Hypothesis((0, 1, 2, 3), -1.0)], "2 different hypotheses"),
+            ([Hypothesis((0, 1, 2, 9), -1.0)] * 2, "gives hypotheses of ids"),
+            ([Hypothesis((), -1.0)] * 2, "4 tokens or ends"),
+            ([(0, 1, 2, 3)] * 2, "gives hypotheses of ids"),
+        ],
+    )
+    def test_a_result_of_a_wrong_form_is_rejected(self, found, message):
+        wrong = replace(sampler("wrong", Sampler()), beam_search=lambda *_, **__: found)
+        with pytest.raises(Violation, match=message):
+            LAWS["a-stop-token-finishes-a-hypothesis"].check(wrong, flat(stop_tokens=(5,)))
