@@ -10,7 +10,7 @@ from sphinx.application import Sphinx
 from attnspec import __version__
 from attnspec.spec import SPEC_VERSION
 
-sys.path[:0] = [str(Path(__file__).parent / folder) for folder in ("_ext", "examples")]
+sys.path[:0] = [str(Path(__file__).parent / folder) for folder in ("_ext", "examples", "figures")]
 
 project = "attnspec"
 author = "the attnspec authors"
@@ -31,10 +31,12 @@ extensions = [
     "command_line",
     "evidence",
     "highlighting",
+    "interactive",
     "laws",
     "link_check",
     "mutants",
     "record_fields",
+    "released",
 ]
 exclude_patterns = ["_build", "results"]
 
@@ -59,7 +61,15 @@ plot_working_directory = str(Path(__file__).parent)
 plot_html_show_source_link = False
 plot_html_show_formats = False
 plot_formats = ["svg"]
-plot_rcparams = {"svg.fonttype": "none", "font.size": 9, "font.family": "sans-serif"}
+# A figure has no background of its own, so that attnspec.css can invert it in dark mode. A figure
+# of at most 3.8 inches is shown on a phone in its own size, with letters of 12 pixels.
+plot_rcparams = {
+    "svg.fonttype": "none",
+    "font.size": 9,
+    "font.family": "sans-serif",
+    "figure.facecolor": "none",
+    "axes.facecolor": "none",
+}
 plot_apply_rcparams = True
 
 html_theme = "furo"

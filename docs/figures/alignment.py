@@ -12,7 +12,7 @@ POSITION = {
     CausalAlignment.LOWER_RIGHT: "the last query is at the last key",
 }
 
-figure, grid = plt.subplots(2, 1, figsize=(5.4, 3.9), layout="constrained")
+figure, grid = plt.subplots(2, 1, figsize=(3.8, 3.2), layout="constrained")
 for axes, alignment in zip(grid, CausalAlignment, strict=True):
     visible = causal(QUERIES, KEYS, alignment)
     colours = ListedColormap(["#e8eaed", "#2a78b5"])
@@ -23,7 +23,7 @@ for axes, alignment in zip(grid, CausalAlignment, strict=True):
         reads = f"reads {count} key" + "s" * (count > 1)
         axes.text(KEYS + 0.2, row + 0.5, reads, va="center")
     axes.axvline(KEYS - QUERIES, color="#d1495b", lw=2)
-    axes.set_title(f"{alignment}: {POSITION[alignment]}")
+    axes.set_title(f"{alignment}: {POSITION[alignment]}", fontsize=8)
     axes.set_aspect("equal")
     axes.invert_yaxis()
     axes.set_xticks([n + 0.5 for n in range(KEYS)], [str(n) for n in range(KEYS)])

@@ -17,7 +17,7 @@ answers = {
 }
 answers["mask of −10000"] = attention(query, key, value, attn_mask=low).item()
 
-figure, axes = plt.subplots(figsize=(4.8, 2.7), layout="constrained")
+figure, axes = plt.subplots(figsize=(3.7, 2.5), layout="constrained")
 rows = range(len(answers))
 for each in value.flatten().tolist():
     axes.axvline(each, color="#c4c9d0", lw=1)

@@ -10,7 +10,7 @@ difference = 1e4 * (gelu_tanh(x) - gelu_erf(x))
 highest = int(difference.argmax())
 
 figure, (above, below) = plt.subplots(
-    2, 1, figsize=(4.8, 4), sharex=True, layout="constrained", height_ratios=(3, 2)
+    2, 1, figsize=(3.7, 3.6), sharex=True, layout="constrained", height_ratios=(3, 2)
 )
 above.plot(x, gelu_erf(x), color="#d1495b", lw=5, alpha=0.45, label="erf form")
 above.plot(x, gelu_tanh(x), color="#1f4e79", lw=1.5, ls="--", label="tanh form: GPT-2")

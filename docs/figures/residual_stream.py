@@ -50,7 +50,7 @@ def lengths(norm_first: bool) -> list[float]:
     return [each.norm(dim=-1).mean().item() for each in found]
 
 
-figure, axes = plt.subplots(figsize=(4.8, 3.4), layout="constrained")
+figure, axes = plt.subplots(figsize=(3.7, 3.2), layout="constrained")
 LOOKS = {
     "before each branch: GPT-2": (True, {"color": "#2a78b5", "marker": "o"}),
     "after each sum: 2017": (False, {"color": "#d1495b", "marker": "s", "ls": "--"}),
@@ -62,5 +62,5 @@ axes.set_xticks(
 )
 axes.set_ylim(0)
 axes.set_ylabel("length of a row of the stream")
-axes.legend(frameon=False, loc="upper left", fontsize=9)
+axes.legend(frameon=False, loc="upper left", fontsize=8)
 axes.spines[["top", "right"]].set_visible(False)

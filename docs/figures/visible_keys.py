@@ -20,13 +20,13 @@ WAYS: dict[str, Any] = {
     "padding": {"attn_mask": torch.arange(LENGTH)[None] >= 2},
 }
 
-figure, grid = plt.subplots(2, 2, figsize=(4.6, 4.9), layout="constrained")
+figure, grid = plt.subplots(2, 2, figsize=(3.7, 4.5), layout="constrained")
 for axes, (title, asked) in zip(grid.flat, WAYS.items(), strict=True):
     weights = attention(query, key, identity, is_causal=True, **asked)[0, 0]
     visible, _ = visible_keys(LENGTH, LENGTH, is_causal=True, **asked)
     shown = weights.masked_fill(~visible, torch.nan)
     axes.set_facecolor("#e8eaed")
-    drawn = axes.pcolormesh(shown, cmap="viridis_r", vmin=0, vmax=1, edgecolors="white", lw=0.8)
+    drawn = axes.pcolormesh(shown, cmap="Blues", vmin=0, vmax=1.25, edgecolors="white", lw=0.8)
     axes.set_title(title)
     axes.set_aspect("equal")
     axes.invert_yaxis()
@@ -38,4 +38,5 @@ grid[1, 0].set_xlabel("key")
 grid[1, 1].set_xlabel("key")
 grid[0, 0].set_ylabel("query")
 grid[1, 0].set_ylabel("query")
-figure.colorbar(drawn, ax=grid, label="weight (grey: hidden)", shrink=0.7, aspect=30)
+bar = figure.colorbar(drawn, ax=grid, label="weight (grey: hidden)", location="bottom", aspect=40)
+bar.ax.set_xlim(0, 1)
