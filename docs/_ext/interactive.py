@@ -20,7 +20,7 @@ from sphinx.util.typing import ExtensionMetadata
 from attnspec.reference.generation import next_token_probabilities
 from attnspec.reference.model import build
 
-TEXT = "cat owl fox hen rat goat owl fox hen rat goat owl".split()
+TEXT = ["cat", "owl", "fox", "hen", "rat", "goat", "owl", "fox", "hen", "rat", "goat", "owl"]
 FIRST = (1, 1)
 """The layer and head that are shown at first."""
 SHOWN = 5
