@@ -26,6 +26,14 @@ _ATTENTION = (
     "cuda_cudnn",
     "cuda_compiled",
 )
+_FRAMEWORKS: dict[str, tuple[str, ...]] = {
+    "torch": ("flex", "flex_compiled", "multi_head_attention", "nested_sdpa"),
+    "transformers": (
+        *("gpt2_eager", "gpt2_sdpa", "gpt2_flex"),
+        *("llama_eager", "llama_sdpa", "llama_flex"),
+    ),
+}
+"""Further attention implementations by library, which a run includes only if it names them."""
 _MODELS = ("huggingface_gpt2",)
 _TOKENIZERS = ("tiktoken_gpt2", "huggingface_tokenizer")
 _SAMPLERS = ("huggingface_sampler",)
@@ -36,13 +44,26 @@ def names() -> tuple[str, ...]:
     return _ATTENTION
 
 
+def framework_names() -> dict[str, tuple[str, ...]]:
+    """Return the names of the attention implementations of other libraries, by library.
+
+    A run of all implementations does not include them; `load` loads them by name.
+    """
+    return dict(_FRAMEWORKS)
+
+
+def attention_names() -> tuple[str, ...]:
+    """Return every name that `load` takes: of a run of all implementations, then by library."""
+    return (*_ATTENTION, *(name for names in _FRAMEWORKS.values() for name in names))
+
+
 def load(name: str) -> Implementation:
     """Import an attention implementation.
 
     Raises:
         KeyError: if the name is not registered; lists the registered names.
     """
-    implementation: Implementation = _load("implementation", name, _ATTENTION)
+    implementation: Implementation = _load("implementation", name, attention_names())
     return implementation
 
 

@@ -86,7 +86,7 @@ class Subject:
             return
         from attnspec import implementations
 
-        if self.name in implementations.names():
+        if self.name in implementations.attention_names():
             load = f"load({self.name!r}).attention"
             self.import_code = f"from attnspec.implementations import load; attention = {load}"
         else:

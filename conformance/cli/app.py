@@ -162,12 +162,16 @@ def list_everything() -> None:
 
     For example, attnspec list
     """
+    from attnspec import implementations
     from attnspec.conformance import laws
     from attnspec.conformance.runner.targets import every_name
 
     typer.echo("Implementations")
     for name in every_name():
         typer.echo(f"  {name}")
+    typer.echo("Implementations of further libraries, which a run includes only if it names them")
+    for library, names in implementations.framework_names().items():
+        typer.echo(f"  {library}: {', '.join(names)}")
     typer.echo("Laws")
     for law in laws.load().values():
         typer.echo(f"  {', '.join(law.clauses):<16} {law.name}")

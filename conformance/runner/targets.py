@@ -69,13 +69,20 @@ class LoadedSubject:
 
 
 def every_name() -> tuple[str, ...]:
-    """List the names of all registered subjects, the reference first."""
+    """List the names of the registered subjects that a run includes, the reference first."""
     from attnspec import implementations
 
     names = ["reference", *implementations.names(), *implementations.model_names()]
     names += [*implementations.tokenizer_names(), *implementations.sampler_names()]
     names += [each.name for each in entry_points(group=ENTRY_POINTS)]
     return tuple(dict.fromkeys(names))
+
+
+def named_targets() -> tuple[str, ...]:
+    """List every name that `resolve` takes, also of libraries that a run does not include."""
+    from attnspec import implementations
+
+    return tuple(dict.fromkeys((*every_name(), *implementations.attention_names())))
 
 
 def resolve(target: str, *, claims: Claims = NO_CLAIMS, device: str = "cpu") -> list[LoadedSubject]:
@@ -166,7 +173,7 @@ def _registered(name: str, device: str) -> list[LoadedSubject]:
     subjects: list[LoadedSubject] = []
     if name == "reference":
         subjects += _reference(device)
-    if name in implementations.names():
+    if name in implementations.attention_names():
         subject = _subject(implementations.load(name), device, "")
         subjects.append(LoadedSubject(kind=SubjectKind.ATTENTION, subject=subject))
     for kind, names, load in (
@@ -182,8 +189,8 @@ def _registered(name: str, device: str) -> list[LoadedSubject]:
         if name.endswith(".py"):
             raise TargetError(f"{name}: which function of it? Give {name}:attribute")
         raise TargetError(
-            f"{name}: no implementation of this name{suggestion_for(name, every_name())}; "
-            f"give module:attribute, file.py:attribute, or one of {', '.join(every_name())}"
+            f"{name}: no implementation of this name{suggestion_for(name, named_targets())}; "
+            f"give module:attribute, file.py:attribute, or one of {', '.join(named_targets())}"
         )
     return subjects
 

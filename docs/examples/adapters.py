@@ -1,52 +1,26 @@
-"""Adapters from the signatures of kernels to the signature of the specification."""
+"""Adapters of the guide: a kernel that needs three of them, and a function of JAX."""
 
 import torch
 
-
-def from_length_before_heads(kernel):
-    """Take tensors (batch, length, heads, d), as FlashAttention and JAX do."""
-
-    def attention(query, key, value, is_causal=False, scale=None, enable_gqa=False):
-        moved = (tensor.transpose(1, 2) for tensor in (query, key, value))
-        return kernel(*moved, causal=is_causal, softmax_scale=scale).transpose(1, 2)
-
-    return attention
+from attnspec.implementations.adapters import (
+    from_heads_after_length,
+    from_log_sum_exp,
+    from_other_names,
+)
 
 
-def from_pair(kernel):
-    """Return the log-sum-exp beside the output only if `return_lse` is set."""
-
-    def attention(query, key, value, is_causal=False, scale=None, *, return_lse=False):
-        out, lse = kernel(query, key, value, causal=is_causal, scale=scale)
-        return (out, lse) if return_lse else out
-
-    return attention
-
-
-def from_window_size(kernel):
-    """Spell the causal flag and the window as FlashAttention does: -1 has no bound."""
-
-    def attention(query, key, value, is_causal=False, scale=None, *, window=None):
-        left, right = (-1 if side is None else side for side in window or (None, None))
-        return kernel(
-            query, key, value, causal=is_causal, window_size=(left, right), softmax_scale=scale
-        )
-
-    return attention
+def my_kernel(q, k, v, causal=False, sm_scale=None):
+    """Take tensors (batch, length, heads, channels); return out, and lse in base 2."""
+    scores = torch.einsum("bqhd,bkhd->bhqk", q, k) * (sm_scale or q.shape[-1] ** -0.5)
+    if causal:
+        hidden = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
+        scores = scores.masked_fill(hidden, -torch.inf)
+    out = torch.einsum("bhqk,bkhd->bqhd", scores.softmax(-1), v)
+    return out, torch.logsumexp(scores, -1) * 1.4426950408889634
 
 
-def from_hugging_face(function):
-    """Call an attention function of transformers, which belongs to a module and its groups."""
-
-    def attention(query, key, value, attn_mask=None, is_causal=False, scale=None, enable_gqa=False):
-        module = torch.nn.Module()
-        module.num_key_value_groups = query.shape[1] // max(1, key.shape[1])
-        scale = query.shape[-1] ** -0.5 if scale is None else scale
-        attn_mask = None if attn_mask is None else attn_mask[(None,) * (4 - attn_mask.dim())]
-        out, _ = function(module, query, key, value, attn_mask, scaling=scale, is_causal=is_causal)
-        return out.transpose(1, 2)
-
-    return attention
+renamed = from_other_names(my_kernel, is_causal="causal", scale="sm_scale")
+attention = from_heads_after_length(from_log_sum_exp(renamed, base=2))
 
 
 def from_jax(function):

@@ -1,0 +1,40 @@
+"""Adapters: from the signatures of other libraries to the contract of an attention.
+
+An adapter takes a kernel and returns a function with the parameters of the contract, restricted to
+those that the kernel takes: a bare function claims what its parameters name. It converts arguments
+and results, raises where the kernel would misread a call, and computes nothing in its place.
+Adapters combine: each takes the result of another.
+"""
+
+from attnspec.implementations.adapters.attention_interface import from_attention_interface
+from attnspec.implementations.adapters.flash_attn_func import (
+    from_flash_attn_func,
+    from_flash_attn_kvpacked_func,
+    from_flash_attn_qkvpacked_func,
+    from_flash_attn_varlen_func,
+)
+from attnspec.implementations.adapters.flex_attention import from_flex_attention
+from attnspec.implementations.adapters.grouped_heads import from_grouped_shapes
+from attnspec.implementations.adapters.heads_after_length import from_heads_after_length
+from attnspec.implementations.adapters.log_sum_exp import from_log_sum_exp
+from attnspec.implementations.adapters.mask_routing import from_mask_routing
+from attnspec.implementations.adapters.other_names import from_other_names
+from attnspec.implementations.adapters.packed_heads import from_packed_heads
+from attnspec.implementations.adapters.window import from_sliding_window, from_window_size
+
+__all__ = [
+    "from_attention_interface",
+    "from_flash_attn_func",
+    "from_flash_attn_kvpacked_func",
+    "from_flash_attn_qkvpacked_func",
+    "from_flash_attn_varlen_func",
+    "from_flex_attention",
+    "from_grouped_shapes",
+    "from_heads_after_length",
+    "from_log_sum_exp",
+    "from_mask_routing",
+    "from_other_names",
+    "from_packed_heads",
+    "from_sliding_window",
+    "from_window_size",
+]

@@ -1,0 +1,128 @@
+"""torch's `flex_attention`: options become functions of an index and of a score."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float
+
+from attnspec.implementations.adapters.mask_routing import of_rank_4
+from attnspec.implementations.adapters.parameters import limited, parameters, require
+
+
+def from_flex_attention(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Adapt `torch.nn.attention.flex_attention.flex_attention`, or a compiled form of it.
+
+    What hides keys (a bool mask, the causal flag, a window) becomes a block mask, and what changes
+    scores (softcap, then a float mask and ALiBi) becomes a `score_mod`. Both read a mask as
+    ``mask[batch, head, query, key]``.
+
+    Args:
+        function: takes query (batch, heads, queries, d_head), key (batch, kv_heads, keys, d_head)
+            and value (batch, kv_heads, keys, d_value), and by keyword `score_mod`, `block_mask`,
+            `scale`, `enable_gqa`, and `return_aux` if it returns a log-sum-exp.
+
+    Returns:
+        An attention of the contract with mask, causal flag, scale, grouped heads, window, softcap,
+        ALiBi, and log-sum-exp. The diagonal and the window are aligned at the upper left.
+
+    Raises:
+        TypeError: if the function lacks one of the keywords.
+    """
+    require(function, "score_mod", "block_mask", "scale", "enable_gqa")
+    names = {
+        *("attn_mask", "is_causal", "scale", "enable_gqa"),
+        *("window", "softcap", "alibi_slopes"),
+    }
+    if "return_aux" in parameters(function):
+        names.add("return_lse")
+
+    def attention(
+        query: Float[torch.Tensor, "batch heads queries d_head"],
+        key: Float[torch.Tensor, "batch kv_heads keys d_head"],
+        value: Float[torch.Tensor, "batch kv_heads keys d_value"],
+        attn_mask: Bool[torch.Tensor, "..."] | Float[torch.Tensor, "..."] | None = None,
+        is_causal: bool = False,
+        scale: float | None = None,
+        enable_gqa: bool = False,
+        window: tuple[int | None, int | None] | None = None,
+        softcap: float | None = None,
+        alibi_slopes: Float[torch.Tensor, " heads"] | None = None,
+        return_lse: bool = False,
+    ) -> Any:
+        mask = None
+        if attn_mask is not None:
+            mask = of_rank_4(attn_mask).expand(*query.shape[:3], key.shape[2])
+        is_bool = mask is not None and mask.dtype == torch.bool
+        keywords: dict[str, Any] = {"scale": scale, "enable_gqa": enable_gqa}
+        if return_lse:
+            from torch.nn.attention.flex_attention import AuxRequest
+
+            keywords["return_aux"] = AuxRequest(lse=True)
+        result = function(
+            query,
+            key,
+            value,
+            score_mod=_score_mod(None if is_bool else mask, softcap, alibi_slopes),
+            block_mask=_block_mask(query, key, mask if is_bool else None, is_causal, window),
+            **keywords,
+        )
+        return (result[0], result[1].lse) if return_lse else result
+
+    return limited(attention, names, function)
+
+
+def _score_mod(
+    bias: torch.Tensor | None, softcap: float | None, slopes: torch.Tensor | None
+) -> Callable[..., Any] | None:
+    """Return the function of a scaled score, or None if scores stay as they are."""
+    if bias is None and softcap is None and slopes is None:
+        return None
+
+    def modified(score: Any, batch: Any, head: Any, query: Any, key: Any) -> Any:
+        if softcap is not None:
+            score = softcap * torch.tanh(score / softcap)
+        if bias is not None:
+            score = score + bias[batch, head, query, key]
+        if slopes is not None:
+            score = score - slopes[head] * (query - key).abs()
+        return score
+
+    return modified
+
+
+def _block_mask(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    mask: torch.Tensor | None,
+    is_causal: bool,
+    window: tuple[int | None, int | None] | None,
+) -> Any:
+    """Return the block mask of the visible pairs, or None if all are."""
+    from torch.nn.attention.flex_attention import create_block_mask
+
+    left, right = window or (None, None)
+    if is_causal:
+        right = 0 if right is None else min(right, 0)
+    if mask is None and left is None and right is None:
+        return None
+
+    def visible(batch: Any, head: Any, query: Any, key: Any) -> Any:
+        readable = key >= 0
+        if mask is not None:
+            readable = readable & mask[batch, head, query, key]
+        if left is not None:
+            readable = readable & (key >= query - left)
+        if right is not None:
+            readable = readable & (key <= query + right)
+        return readable
+
+    batch, heads, queries, _ = query.shape
+    return create_block_mask(
+        visible,
+        None if mask is None else batch,
+        None if mask is None else heads,
+        queries,
+        key.shape[2],
+        device=query.device,
+    )

@@ -1,0 +1,35 @@
+"""torch's `flex_attention` without compilation: a definition in plain tensor operations."""
+
+from typing import cast
+
+import torch
+from torch.nn.attention.flex_attention import flex_attention
+
+from attnspec.implementations.adapters.flex_attention import from_flex_attention
+from attnspec.spec import Attention, Case, Feature, Implementation, MaskedNonfinite, Profile
+
+
+def supports(case: Case) -> str | None:
+    """Return the reason why uncompiled `flex_attention` refuses a case, or None."""
+    if case.keys == 0:
+        return "flex_attention takes no call without keys"
+    if case.d_head == 0 and case.scale is None:
+        return "flex_attention divides by d_head for its default scale"
+    return None
+
+
+IMPLEMENTATION = Implementation(
+    name="flex",
+    attention=cast(Attention, from_flex_attention(flex_attention)),
+    features=frozenset(
+        {
+            *(Feature.MASK, Feature.CAUSAL, Feature.GQA, Feature.WINDOW),
+            *(Feature.SOFTCAP, Feature.ALIBI, Feature.LSE),
+        }
+    ),
+    dtypes=(torch.float64, torch.float32, torch.float16, torch.bfloat16),
+    supports=supports,
+    profile=Profile(
+        masked_keys=MaskedNonfinite.PROPAGATES, masked_values=MaskedNonfinite.PROPAGATES
+    ),
+)

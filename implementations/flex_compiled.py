@@ -1,0 +1,88 @@
+"""torch's `flex_attention`, compiled: for a CPU, C++ code that inductor fills in from a template.
+
+Each combination of options, storage type and sizes 0, 1 and equal is compiled anew.
+"""
+
+import warnings
+from collections.abc import Callable
+from typing import Any, cast
+
+import torch
+from torch.nn.attention.flex_attention import flex_attention
+
+from attnspec.implementations.adapters.flex_attention import from_flex_attention
+from attnspec.implementations.compiled import unavailable
+from attnspec.spec import Attention, Case, Feature, Implementation, MaskedNonfinite, Profile
+
+VARIANTS = 4096
+"""The limit of variants that torch compiles, past which it would run the function uncompiled."""
+
+_compiled: list[Callable[..., Any]] = []
+
+
+def compiled(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    *,
+    score_mod: Callable[..., Any] | None,
+    block_mask: Any,
+    scale: float | None,
+    enable_gqa: bool,
+) -> Any:
+    """Call the compiled `flex_attention`, and raise instead of running it uncompiled.
+
+    Args:
+        query: (batch, heads, queries, d_head).
+        key: (batch, kv_heads, keys, d_head).
+        value: (batch, kv_heads, keys, d_value).
+        score_mod: changes a scaled score, by its indices.
+        block_mask: the visible pairs.
+        scale: multiplies the scores.
+        enable_gqa: true if query heads share key/value heads.
+    """
+    if not _compiled:
+        _compiled.append(torch.compile(flex_attention, dynamic=True))
+    limits = {
+        "recompile_limit": VARIANTS,
+        "accumulated_recompile_limit": VARIANTS,
+        "fail_on_recompile_limit_hit": True,
+    }
+    with torch._dynamo.config.patch(limits), warnings.catch_warnings():
+        # the compiler warns of its own imports, which a caller cannot change
+        warnings.simplefilter("ignore")
+        return _compiled[0](
+            query,
+            key,
+            value,
+            score_mod=score_mod,
+            block_mask=block_mask,
+            scale=scale,
+            enable_gqa=enable_gqa,
+        )
+
+
+def supports(case: Case) -> str | None:
+    """Return the reason why compiled `flex_attention` refuses a case, or None."""
+    if min(case.batch, case.heads, case.queries, case.keys, case.d_head, case.d_value) == 0:
+        return "compiled flex_attention takes no empty tensor"
+    return None
+
+
+IMPLEMENTATION = Implementation(
+    name="flex_compiled",
+    attention=cast(Attention, from_flex_attention(compiled)),
+    features=frozenset(
+        {
+            *(Feature.MASK, Feature.CAUSAL, Feature.GQA, Feature.WINDOW),
+            *(Feature.SOFTCAP, Feature.ALIBI),
+        }
+    ),
+    dtypes=(torch.float32, torch.float16, torch.bfloat16),
+    supports=supports,
+    unavailable=unavailable,
+    profile=Profile(
+        masked_keys=MaskedNonfinite.PROPAGATES, masked_values=MaskedNonfinite.PROPAGATES
+    ),
+    compiles_each_shape=True,
+)

@@ -1,0 +1,90 @@
+"""torch's `multi_head_attention_forward`, the function below `nn.MultiheadAttention`.
+
+It projects its inputs and outputs; the projections here are identities without biases, which change
+no number. A bool mask of it is true where a key is hidden.
+"""
+
+from typing import cast
+
+import torch
+from jaxtyping import Bool, Float
+from torch.nn.functional import multi_head_attention_forward
+
+from attnspec.spec import Attention, Case, Feature, Implementation, MaskedNonfinite, Profile
+
+
+def attention(
+    query: Float[torch.Tensor, "batch heads queries channels"],
+    key: Float[torch.Tensor, "batch heads keys channels"],
+    value: Float[torch.Tensor, "batch heads keys channels"],
+    attn_mask: Bool[torch.Tensor, "..."] | Float[torch.Tensor, "..."] | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+) -> Float[torch.Tensor, "batch heads queries channels"]:
+    """Pack the heads, call torch's function with identities for its projections, and unpack.
+
+    Raises:
+        ValueError: for unequal head counts or channels, or a mask together with `is_causal`, which
+            the function takes for a promise that the mask is the causal one.
+    """
+    batch, heads, queries, channels = query.shape
+    keys = key.shape[2]
+    if not (key.shape[1] == value.shape[1] == heads and key.shape[3] == value.shape[3] == channels):
+        raise ValueError("query, key and value must have the same heads and channels")
+    if attn_mask is not None and is_causal:
+        raise ValueError("a mask and is_causal together: the mask must be the causal one then")
+    hidden = None
+    if attn_mask is not None:
+        full = attn_mask.expand(batch, heads, queries, keys).flatten(0, 1)
+        hidden = ~full if full.dtype == torch.bool else full
+    elif is_causal:
+        hidden = torch.ones(queries, keys, dtype=torch.bool, device=query.device).triu(1)
+    wide = heads * channels
+    identity = torch.eye(wide, dtype=query.dtype, device=query.device)
+    # (length, batch, heads · channels)
+    packed_query, packed_key, packed_value = (
+        tensor.permute(2, 0, 1, 3).flatten(2) for tensor in (query, key, value)
+    )
+    out, _ = multi_head_attention_forward(
+        packed_query,
+        packed_key,
+        packed_value,
+        embed_dim_to_check=wide,
+        num_heads=heads,
+        in_proj_weight=identity.repeat(3, 1),
+        in_proj_bias=None,
+        bias_k=None,
+        bias_v=None,
+        add_zero_attn=False,
+        dropout_p=dropout_p,
+        out_proj_weight=identity,
+        out_proj_bias=None,
+        training=dropout_p > 0,
+        need_weights=False,
+        attn_mask=hidden,
+        is_causal=is_causal,
+    )
+    return out.reshape(queries, batch, heads, channels).permute(1, 2, 0, 3)
+
+
+def supports(case: Case) -> str | None:
+    """Return the reason why the function refuses a case, or None."""
+    if case.scale is not None:
+        return "multi_head_attention_forward has no scale"
+    if case.d_head != case.d_value:
+        return "multi_head_attention_forward needs d_value = d_head"
+    if case.mask is not None and case.is_causal:
+        return "multi_head_attention_forward takes is_causal for a promise about the mask"
+    return None
+
+
+IMPLEMENTATION = Implementation(
+    name="multi_head_attention",
+    attention=cast(Attention, attention),
+    features=frozenset({Feature.MASK, Feature.CAUSAL, Feature.DROPOUT, Feature.BACKWARD}),
+    dtypes=(torch.float64, torch.float32, torch.float16, torch.bfloat16),
+    supports=supports,
+    profile=Profile(
+        masked_keys=MaskedNonfinite.PROPAGATES, masked_values=MaskedNonfinite.PROPAGATES
+    ),
+)
