@@ -77,6 +77,35 @@ class HeadsStrided(CompactGPT2):
 
 
 @model_mistake(
+    "own-heads-by-view",
+    "channels are cut into heads by a view of (batch, heads, length, d_head), which mixes tokens",
+    killed_by="packed-projection-holds-queries-keys-values",
+    breaks=("GPT-15", "GPT-16", "GPT-18", "GPT-26"),
+)
+class HeadsByView(CompactGPT2):
+    def heads(self, packed: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        batch, length, _ = packed.shape
+        shape = (batch, self.config.n_head, length, self.config.d_head)
+        return tuple(part.reshape(shape) for part in packed.chunk(3, -1))
+
+
+@model_mistake(
+    "own-heads-merged-by-view",
+    "heads are merged by a view of (batch, length, d_model), without a transpose",
+    killed_by="packed-projection-holds-queries-keys-values",
+    breaks=("GPT-15", "GPT-16", "GPT-18", "GPT-26"),
+)
+class HeadsMergedByView(CompactGPT2):
+    def attend(
+        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, visible: torch.Tensor
+    ) -> torch.Tensor:
+        mixed = super().attend(query, key, value, visible)
+        batch, heads, length, d_head = mixed.shape
+        # the caller transposes, so that what it flattens are the heads as they lie in memory
+        return mixed.reshape(batch, length, heads, d_head).transpose(1, 2)
+
+
+@model_mistake(
     "own-no-residual-attention",
     "attention replaces the stream instead of adding to it",
     killed_by="each-branch-adds-to-the-stream",
@@ -155,6 +184,17 @@ class ScaleOfModel(CompactGPT2):
     def scale(self) -> float:
         factor = super().scale()
         return factor / math.sqrt(self.config.n_head) if self.config.scale_attn_weights else factor
+
+
+@model_mistake(
+    "own-no-scale",
+    "scores are not divided by the root of d_head",
+    killed_by="scale-attn-weights-divides-scores-by-the-root-of-d-head",
+    breaks=("GPT-7",),
+)
+class NoScale(CompactGPT2):
+    def scale(self) -> float:
+        return 1.0
 
 
 @model_mistake(

@@ -38,6 +38,18 @@ class EpsilonOutside(Normalizing):
 
 
 @model_mistake(
+    "own-no-epsilon",
+    "LayerNorm divides by the deviation alone, without epsilon",
+    killed_by="epsilon-is-inside-the-root",
+    breaks=("LNM-1", "LNM-4"),
+)
+class NoEpsilon(Normalizing):
+    def normalize(self, x: torch.Tensor) -> torch.Tensor:
+        centred = x - x.mean(-1, keepdim=True)
+        return centred / centred.square().mean(-1, keepdim=True).sqrt()
+
+
+@model_mistake(
     "own-epsilon-fixed",
     "LayerNorm always uses epsilon 1e-5",
     killed_by="epsilon-is-inside-the-root",

@@ -1,5 +1,6 @@
 """Mutants of whole GPT-2 models: wrong head, states, gradients, padding, cache or causality."""
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -263,6 +264,62 @@ class CausalUpperLeft(CompactGPT2):
 class FutureLeak(CompactGPT2):
     def causal(self, past: int, length: int) -> torch.Tensor:
         return torch.ones(length, past + length, dtype=torch.bool).tril(past + 1)[None, None]
+
+
+@model_mistake(
+    "own-mask-strict",
+    "the causal mask hides each token from itself; the first, which may read none, reads all",
+    killed_by="logits-equal-the-oracles",
+    breaks=("GPT-18",),
+)
+class MaskStrict(CompactGPT2):
+    def visible(
+        self, input_ids: torch.Tensor, past: int, attention_mask: torch.Tensor | None
+    ) -> torch.Tensor:
+        seen = super().visible(input_ids, past, attention_mask)
+        seen = seen & ~torch.eye(seen.shape[-1], dtype=torch.bool)[past:]
+        return seen | ~seen.any(-1, keepdim=True)
+
+
+@model_mistake(
+    "own-hidden-scores-zero",
+    "scores of later tokens are multiplied by zero instead of hidden",
+    killed_by="no-logit-depends-on-later-tokens",
+)
+class HiddenScoresZero(CompactGPT2):
+    def attend(
+        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, visible: torch.Tensor
+    ) -> torch.Tensor:
+        scores = (query * self.scale()) @ key.mT
+        return (scores * visible).softmax(-1) @ value
+
+
+@model_mistake(
+    "own-masked-after-softmax",
+    "attention weights of later tokens are zeroed after the softmax, so that rows sum to less",
+    killed_by="logits-equal-the-oracles",
+    breaks=("GPT-18",),
+)
+class MaskedAfterSoftmax(CompactGPT2):
+    def attend(
+        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, visible: torch.Tensor
+    ) -> torch.Tensor:
+        scores = (query * self.scale()) @ key.mT
+        return (scores.softmax(-1) * visible) @ value
+
+
+@model_mistake(
+    "own-softmax-over-queries",
+    "the softmax runs over the queries of a key instead of the keys of a query",
+    killed_by="logits-equal-the-oracles",
+    breaks=("GPT-18",),
+)
+class SoftmaxOverQueries(CompactGPT2):
+    def attend(
+        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, visible: torch.Tensor
+    ) -> torch.Tensor:
+        scores = (query * self.scale()) @ key.mT
+        return scores.masked_fill(~visible, -math.inf).softmax(-2).nan_to_num(0.0) @ value
 
 
 @model_mistake(
