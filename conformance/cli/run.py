@@ -17,8 +17,8 @@ from attnspec.conformance.cli.report import USAGE, check_paths, refuse, summary_
 from attnspec.conformance.report.escape import escape_controls
 from attnspec.conformance.runner.settings import Settings
 
-CONFORMING, BROKEN = 0, 1
-"""Exit statuses: every law held, some law did not."""
+CONFORMING, BROKEN, INTERNAL = 0, 1, 3
+"""Exit statuses: every law held, some law did not, attnspec itself failed."""
 
 
 PYTEST = (
@@ -95,7 +95,7 @@ def run(
         raise typer.Exit(BROKEN)
     if refusals.reason:
         refuse(refusals.reason)
-    raise typer.Exit(status if status in (CONFORMING, BROKEN) else USAGE)
+    raise typer.Exit(status if status in (CONFORMING, BROKEN, INTERNAL) else USAGE)
 
 
 class _Refusals:

@@ -23,6 +23,8 @@ class Outcome(StrEnum):
     """The same case failed and passed."""
     NOT_DECIDED = "not decided"
     """A model broke the law, but an earlier stage of it is wrong, which explains that."""
+    INTERNAL_ERROR = "internal error"
+    """attnspec itself raised, in the law or its helpers; this says nothing about the subject."""
     NOT_CLAIMED = "not claimed"
     NOT_AVAILABLE = "not available"
     EXPECTED_FAILURE = "expected failure"
@@ -42,10 +44,15 @@ CONFORMING = frozenset(
 )
 """The outcomes that leave the exit status at 0."""
 
-BROKEN = frozenset(Outcome) - CONFORMING - {Outcome.NOT_DECIDED}
+BROKEN = frozenset(Outcome) - CONFORMING - {Outcome.NOT_DECIDED, Outcome.INTERNAL_ERROR}
 """The outcomes of a broken law, each with a mistake of its own to look for."""
 
-UNTRIED = (Outcome.NOT_DECIDED, Outcome.NOT_CLAIMED, Outcome.NOT_AVAILABLE)
+UNTRIED = (
+    Outcome.INTERNAL_ERROR,
+    Outcome.NOT_DECIDED,
+    Outcome.NOT_CLAIMED,
+    Outcome.NOT_AVAILABLE,
+)
 """The outcomes that say nothing about the law."""
 
 HIDDEN = "called, but the error bound is as large as the result"

@@ -53,6 +53,10 @@ def print_verdict(records: Sequence[Record], console: Console, *, is_verbose: bo
     for subject in subjects_of(records):
         own = [record for record in records if record.subject == subject]
         line(verdict_of(own, [cause for cause in causes if cause.subject == subject]))
+    for record in records:
+        if record.outcome is Outcome.INTERNAL_ERROR:
+            for text in ("", *_lines_of_internal_error(record)):
+                line(text)
     for number, cause in enumerate(causes, start=1):
         line("")
         title = f"Cause {number} of {explained}" if explained > 1 else "Cause"
@@ -82,6 +86,12 @@ def verdict_of(records: Sequence[Record], causes: Sequence[Cause]) -> str:
     untried = Counter(record.outcome for record in records if record.outcome in UNTRIED)
     rest = ", ".join(f"{count} {outcome}" for outcome, count in untried.items())
     rest = f" ({rest})" if rest else ""
+    internal = [record for record in records if record.outcome is Outcome.INTERNAL_ERROR]
+    if internal and not failures:
+        return (
+            f"{subject}: not decided{rest}: attnspec itself failed in "
+            f"{_count(len(internal), 'law')}, and in none of {len(tried)} others did the subject"
+        )
     undecided = [record for record in records if record.outcome is Outcome.NOT_DECIDED]
     if undecided and not failures:
         return f"{subject}: NOT conforming{rest}: {undecided[0].reason}"
@@ -150,6 +160,21 @@ def lines_of(cause: Cause, title: str) -> list[str]:
         more = f" and {len(others) - LAWS_NAMED} more" if len(others) > LAWS_NAMED else ""
         lines.append(f"Also broken: {', '.join(named)}{more}")
     return lines
+
+
+def _lines_of_internal_error(record: Record) -> list[str]:
+    """Return the lines about an exception of attnspec: where, and how to report it."""
+    clause = record.clauses[0] if record.clauses else ""
+    lines = [
+        f"Internal error of attnspec, not of {record.subject}: {clause} ({record.law})",
+        f"Found     {record.reason}",
+    ]
+    lines += [f"Case      {record.case}"] if record.case else []
+    return [
+        *lines,
+        "To do     please report it with the file that --report FILE.jsonl writes, which has the "
+        "traceback; --laws of other laws leaves this one out",
+    ]
 
 
 def _found(record: Record) -> list[str]:

@@ -28,6 +28,7 @@ GLYPHS = {
     Outcome.FAILED: "✗",
     Outcome.ERRORED: "⨂",
     Outcome.FLAKY: "≈",
+    Outcome.INTERNAL_ERROR: "⚠",
     Outcome.NOT_DECIDED: "?",
     Outcome.NOT_CLAIMED: "–",
     Outcome.NOT_AVAILABLE: "∅",
@@ -41,6 +42,7 @@ _WITH_ENTRY = (
     Outcome.ERRORED,
     Outcome.FLAKY,
     Outcome.UNEXPECTED_PASS,
+    Outcome.INTERNAL_ERROR,
     Outcome.QUALITY_WARNING,
     Outcome.EXPECTED_FAILURE,
 )
@@ -147,6 +149,9 @@ def verdict(report: Report) -> str:
         subjects = len(subjects_of(failures))
         where = f", in {subjects} implementations" if subjects > 1 else ""
         return f"not conforming: {laws} {'law' if laws == 1 else 'laws'} broken{where}{ending}"
+    internal = [each for each in report.records if each.outcome is Outcome.INTERNAL_ERROR]
+    if internal:
+        return f"not decided: attnspec itself failed in {internal[0].law}{ending}"
     undecided = [each for each in report.records if each.outcome is Outcome.NOT_DECIDED]
     if undecided:
         return f"not conforming: {undecided[0].reason}{ending}"

@@ -24,6 +24,7 @@ from attnspec.conformance.models.recording import Recording
 from attnspec.conformance.report.record import HIDDEN, Outcome, Record
 from attnspec.conformance.runner.effort import BUDGETS, Effort
 from attnspec.conformance.runner.explore import explore
+from attnspec.conformance.runner.internal_error import is_internal, traceback_of
 from attnspec.spec import Case, Deviation
 
 REPEATS = 10
@@ -198,6 +199,9 @@ def _broken(run: _LawRun, error: Exception, started: float, repeats: int) -> Rec
         fields["message"] += f"\n\nDrawn with --seed {run.seed}"
     if isinstance(error, QualityWarning):
         return run.record(Outcome.QUALITY_WARNING, started, **fields)
+    if is_internal(run.law, run.subject, run.failing, error):
+        fields["message"] += f"\n\n{traceback_of(error)}"
+        return run.record(Outcome.INTERNAL_ERROR, started, **fields)
     failed, passed = _again(run, repeats)
     if passed:
         _add_flaky(fields, failed + 1, passed)

@@ -15,6 +15,7 @@ from attnspec.conformance.isolation.process import Process, ProcessLost
 from attnspec.conformance.report.record import Outcome, Record
 from attnspec.conformance.runner.effort import Effort
 from attnspec.conformance.runner.first_call import announced_last
+from attnspec.conformance.runner.internal_error import internal_error
 from attnspec.conformance.runner.task import PlannedSubject, Task
 from attnspec.conformance.runner.worker import CASE, LOADED, SO_FAR, STORED, reply
 
@@ -76,6 +77,8 @@ class TaskRunner:
         except ProcessLost as lost:
             self._process = None
             return self._lost(task, lost, limit)
+        if "internal_error" in result:
+            return internal_error(task, result["internal_error"])
         if "load_error" in result:
             self._load_errors.setdefault(subject.name, []).append(result["load_error"])
             self.end()

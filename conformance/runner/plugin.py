@@ -171,8 +171,14 @@ class Collector:
         self.records = {nodeid: self.records[nodeid] for nodeid in known}
         self._end(session)
         if not self.unwritten and self.records and not conforming(list(self.records.values())):
+            from attnspec.conformance.report.record import CONFORMING, Outcome
+
+            outcomes = {record.outcome for record in self.records.values()} - CONFORMING
+            is_internal = outcomes == {Outcome.INTERNAL_ERROR}
             # Stopping at the first failure counts as an interruption in pytest.
-            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+            session.exitstatus = (
+                pytest.ExitCode.INTERNAL_ERROR if is_internal else pytest.ExitCode.TESTS_FAILED
+            )
 
     def _end(self, session: pytest.Session) -> None:
         """Write in the report how the run ended, and write its pages."""
@@ -268,7 +274,8 @@ def _lost(nodeid: str, text: str) -> "Record":
         subject=subject.removesuffix("/known"),
         law=law,
         clauses=(clause,),
-        outcome=Outcome.ERRORED,
+        # the process of a law may be killed, but that of pytest runs code of attnspec alone
+        outcome=Outcome.ERRORED if "crashed while" in text else Outcome.INTERNAL_ERROR,
         reason=reason,
         message=text,
     )

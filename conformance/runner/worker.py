@@ -24,6 +24,7 @@ from attnspec.conformance.report.record import Outcome, Record
 from attnspec.conformance.runner.effort import Effort
 from attnspec.conformance.runner.first_call import announcing
 from attnspec.conformance.runner.in_process import run_in_process
+from attnspec.conformance.runner.internal_error import internal_error, traceback_of
 from attnspec.conformance.runner.targets import LoadedSubject
 from attnspec.conformance.runner.task import PlannedSubject, Task
 
@@ -36,6 +37,13 @@ EXPLAINING = 60.0
 
 def reply(request: dict[str, Any], send_note: SendNote) -> str:
     """Try a law, or describe a case of one, and return the result as JSON."""
+    try:
+        return _reply(request, send_note)
+    except Exception as error:  # of attnspec: those of the subject have become records
+        return json.dumps({"internal_error": traceback_of(error)})
+
+
+def _reply(request: dict[str, Any], send_note: SendNote) -> str:
     torch.set_num_threads(1)
     planned = PlannedSubject.from_data(request["subject"])
     try:
@@ -69,6 +77,7 @@ def _run(loaded: LoadedSubject, request: dict[str, Any], send_note: SendNote) ->
     law = laws.load()[request["law"]]
     task = Task(law=law, subject=loaded, deviation=request["deviation"])
     last: list[Any] = [None]
+    so_far: list[Record] = []
 
     def on_case(case: Any) -> None:
         last[0] = case
@@ -79,6 +88,7 @@ def _run(loaded: LoadedSubject, request: dict[str, Any], send_note: SendNote) ->
         send_note(STORED, stored)
 
     def on_record(record: Record) -> None:
+        so_far[:] = [record]
         send_note(SO_FAR, record.to_json().encode("utf-8", "surrogatepass"))
         # where torch alone broke the law, the whole law is tried once more
         again = 3 * record.seconds.get("total", 0.0) if record.torch_bug else 0.0
@@ -87,6 +97,8 @@ def _run(loaded: LoadedSubject, request: dict[str, Any], send_note: SendNote) ->
     try:
         return run_in_process(task, Effort(request["effort"]), request["seed"], on_case, on_record)
     except BaseException as error:
+        if isinstance(error, Exception) and not is_exhausted(f"{type(error).__name__}: {error}"):
+            return _with_internal_error(task, so_far, last[0], error)
         # no law catches these: the subject leaves the process, or memory runs out elsewhere
         reason = Raised(f"{type(error).__name__}: {error}")
         fields = describe(law, loaded.subject, last[0], reason)
@@ -98,6 +110,16 @@ def _run(loaded: LoadedSubject, request: dict[str, Any], send_note: SendNote) ->
             device=getattr(loaded.subject, "device", "cpu"),
             **fields,
         )
+
+
+def _with_internal_error(task: Task, so_far: list[Record], case: Any, error: Exception) -> Record:
+    """Return the record of a law whose judgement or explanation raised an exception of attnspec."""
+    trace = traceback_of(error)
+    if so_far and so_far[-1].outcome is not Outcome.NOT_CLAIMED:
+        # the outcome was known, and its explanation failed
+        message = f"{so_far[-1].message}\n\nThen attnspec itself failed:\n{trace}"
+        return replace(so_far[-1], message=message)
+    return internal_error(task, trace, "" if case is None else str(case))
 
 
 def _describe(loaded: LoadedSubject, request: dict[str, Any]) -> dict[str, Any]:

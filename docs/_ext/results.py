@@ -23,6 +23,7 @@ WORDS = {
     Outcome.ERRORED: "⨂ error",
     Outcome.FLAKY: "≈ flaky",
     Outcome.UNEXPECTED_PASS: "◆ no longer deviates",
+    Outcome.INTERNAL_ERROR: "⚠ internal error",
     Outcome.NOT_DECIDED: "? not decided",
     Outcome.NOT_CLAIMED: "– not claimed",
     Outcome.NOT_AVAILABLE: "∅ not available",

@@ -28,7 +28,7 @@ RUN = Run(
     effort="smoke",
     seed=7,
     targets=("eager", HOSTILE),
-    trials=11,
+    trials=12,
     seconds=12.5,
     ended="complete",
 )
@@ -39,6 +39,7 @@ CLAUSES = {
     Outcome.FAILED: "MSK-1",
     Outcome.ERRORED: "ATT-2",
     Outcome.FLAKY: "ATT-3",
+    Outcome.INTERNAL_ERROR: "ATT-5",
     Outcome.NOT_DECIDED: "ACT-1",
     Outcome.NOT_CLAIMED: "MSK-15",
     Outcome.NOT_AVAILABLE: "GRD-1",

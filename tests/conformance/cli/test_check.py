@@ -188,3 +188,27 @@ def test_a_worker_that_dies_is_reported_and_the_others_are_not_lost(tmp_path):
     outcomes = {record.law: record.outcome for record in report.records}
     assert outcomes["lengths-zero-and-one"] is Outcome.ERRORED
     assert outcomes["queries-are-independent"] is Outcome.PASSED
+
+
+def test_a_mistake_of_attnspec_has_an_exit_status_of_its_own(tmp_path):
+    (tmp_path / "spoiling.py").write_text(
+        "from torch.nn.functional import scaled_dot_product_attention\n"
+        "from attnspec.conformance import laws\n"
+        "def wrong(subject, case):\n"
+        '    """ATT-2: a law with a mistake."""\n'
+        "    raise KeyError('mistake of the law')\n"
+        "object.__setattr__(laws.load()['weights-sum-to-one'], 'check', wrong)\n"
+        "def attention(query, key, value, scale=None):\n"
+        "    return scaled_dot_product_attention(query, key, value, scale=scale)\n"
+    )
+    arguments = ["--laws", "ATT-2,ATT-16", "--report", "r.jsonl"]
+    target = ["spoiling.py:attention", "--dtypes", "float32", "--effort", "smoke", "-n", "1"]
+    done = run("check", *target, *arguments, cwd=tmp_path)
+    assert done.returncode == 3, done.stdout + done.stderr
+    assert "not decided (1 internal error): attnspec itself failed in 1 law" in done.stdout
+    assert "Internal error of attnspec, not of spoiling.py:attention: ATT-2" in done.stdout
+    assert "please report it" in done.stdout
+    records = {record.law: record for record in read_report(tmp_path / "r.jsonl").records}
+    assert records["weights-sum-to-one"].outcome is Outcome.INTERNAL_ERROR
+    assert "Traceback" in records["weights-sum-to-one"].message
+    assert records["queries-are-independent"].outcome is Outcome.PASSED

@@ -138,7 +138,7 @@ def test_a_page_opens_from_disk_in_any_width_and_filters(folder):
         "form": 1,
         "failed": 1,
         "failedRows": 1,
-        "count": "1 of 11 laws shown",
+        "count": "1 of 12 laws shown",
         "checked": True,
         "text": 1,
         "textFailures": 1,
