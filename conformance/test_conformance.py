@@ -23,6 +23,7 @@ from attnspec.conformance.runner.plan import plan
 from attnspec.conformance.runner.plugin import PROPERTY, workers
 from attnspec.conformance.runner.settings import Settings
 from attnspec.conformance.runner.task import PlannedSubject, Task, TypedClaims, tasks
+from attnspec.conformance.runner.waiting import folder_of
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -68,6 +69,7 @@ def _planned(config: pytest.Config) -> dict[str, Any]:
             limit=settings.timeout,
             memory=memory,
             look_up=look_up,
+            folder=folder_of(config.getoption("--attnspec-plan")),
         )
     except (TargetError, ValueError) as error:
         # a first call that fails is a verdict on the target, and no misuse of the command
@@ -87,6 +89,7 @@ def runner(pytestconfig: pytest.Config) -> Iterator[TaskRunner]:
         seed=settings.seed,
         limit=settings.timeout,
         memory=_plan(pytestconfig)["memory"],
+        folder=folder_of(pytestconfig.getoption("--attnspec-plan")),
     )
     yield tasks_of_run
     tasks_of_run.end()

@@ -28,11 +28,17 @@ from attnspec.conformance.isolation.memory import limit_memory
 SendNote = Callable[[bytes, bytes], None]
 """`send_note(tag, body)`: send a note before the reply; a tag is one byte."""
 
+Notes = dict[bytes, bytes]
+"""The last note of each tag."""
+
 Handler = Callable[[dict[str, Any], SendNote], str]
 """Turns a request into a reply inside the process; a module's function, so that it pickles."""
 
 GRACE = 5.0
 """Seconds after its limit in which a process may write its stack trace and end itself."""
+
+WAITING = 2.0
+"""Seconds without a reply or a note after which, and between which, a waiting caller is told."""
 
 TAIL = 16_000
 """Bytes kept of a process's output: the last ones."""
@@ -82,23 +88,35 @@ class Process:
         self._reader.start()
         atexit.register(self.end)  # else an interrupted interpreter waits for the process
 
-    def call(self, request: dict[str, Any], limit: float) -> str:
+    def call(
+        self,
+        request: dict[str, Any],
+        limit: float,
+        on_wait: Callable[[Notes, float], None] | None = None,
+    ) -> str:
         """Send a request and wait for the reply.
 
         Args:
             request: data that JSON can hold.
             limit: seconds that the reply may take.
+            on_wait: called with the last notes while nothing comes, and for how many seconds.
 
         Raises:
             ProcessLost: if the process ends or exceeds the limit; it is then ended.
         """
         self._tail = b""
         started = time.monotonic()
-        notes: dict[bytes, bytes] = {}
+        notes: Notes = {}
+        last = started
         try:
             self._connection.send_bytes(json.dumps(request | {"limit": limit}).encode())
-            while self._connection.poll(max(0.0, started + limit + GRACE - time.monotonic())):
+            while (left := started + limit + GRACE - time.monotonic()) > 0:
+                if not self._connection.poll(min(left, WAITING)):
+                    if on_wait is not None:
+                        on_wait(notes, time.monotonic() - last)
+                    continue
                 message: bytes = self._connection.recv_bytes()
+                last = time.monotonic()
                 if message[:1] == _REPLY:
                     return message[1:].decode("utf-8", "surrogatepass")
                 notes[message[:1]] = message[1:]

@@ -1,6 +1,10 @@
 """Progress of a run: a bar on a terminal, plain lines elsewhere."""
 
+import contextlib
+import json
+import threading
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from attnspec.conformance.report.escape import escape_controls
@@ -12,11 +16,32 @@ if TYPE_CHECKING:
 PARTS = 10
 """Number of plain progress lines of a whole run."""
 
+LOOKING = 1.0
+"""Seconds between two looks at what the processes of the run wait for."""
+
+STALE = 6.0
+"""Seconds after which a note that is not renewed is about a wait that has ended."""
+
+FIRST_WAIT, GROWTH = 4.0, 3.0
+"""Seconds after which a wait is printed, and the factor by which each next line comes later."""
+
+WIDTH = 300
+"""Characters of the longest description of a wait."""
+
 
 class Progress:
     """A progress display, which may also print failures as they occur."""
 
-    def __init__(self, console: "Console", *, shows_failures: bool = True) -> None:
+    def __init__(
+        self, console: "Console", *, shows_failures: bool = True, folder: Path | None = None
+    ) -> None:
+        """Begin to watch.
+
+        Args:
+            console: where to print.
+            shows_failures: print a line for each broken law.
+            folder: where the processes of the run note what they wait for; None if they do not.
+        """
         from rich import progress
 
         self._shows_failures = shows_failures
@@ -33,6 +58,10 @@ class Progress:
         )
         self._bar = progress.Progress(*columns, console=console, transient=True)
         self._task = self._bar.add_task("", total=None)
+        self._next: dict[tuple[str, str], float] = {}
+        self._has_ended = threading.Event()
+        if folder is not None:
+            threading.Thread(target=self._watch, args=(folder,), daemon=True).start()
 
     def begin(self, law: str, total: int) -> None:
         """Show the law that is being tried."""
@@ -55,7 +84,34 @@ class Progress:
 
     def end(self) -> None:
         """Remove the bar."""
+        self._has_ended.set()
         self._bar.stop()
+
+    def _watch(self, folder: Path) -> None:
+        while not self._has_ended.wait(LOOKING):
+            self.print_waits(folder, time.time())
+
+    def print_waits(self, folder: Path, now: float) -> None:
+        """Print each call that has been waited for longer than at the last line about it.
+
+        Args:
+            folder: with files `*.waiting`, as `attnspec.conformance.runner.waiting` writes them.
+            now: seconds since the epoch.
+        """
+        for path in sorted(folder.glob("*.waiting")):
+            with contextlib.suppress(OSError, ValueError, KeyError):
+                note = json.loads(path.read_text(encoding="utf-8"))
+                what, since, limit = str(note["what"]), float(note["since"]), float(note["limit"])
+                spent, is_stale = now - since, now - path.stat().st_mtime > STALE
+                wait = path.name, what
+                if is_stale or spent < self._next.get(wait, FIRST_WAIT) or self._has_ended.is_set():
+                    continue
+                self._next[wait] = GROWTH * spent
+                begun = time.strftime("%H:%M:%S", time.localtime(since))
+                self._print(
+                    f"waiting since {begun}, {spent:.0f} s of at most {limit:.0f} s, for "
+                    f"{escape_controls(what)[:WIDTH]}"
+                )
 
     def _print(self, line: str) -> None:
         self._console.print(line, markup=False, highlight=False, soft_wrap=True)

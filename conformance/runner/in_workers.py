@@ -6,17 +6,20 @@ import json
 import math
 from collections import Counter
 from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 from attnspec.conformance.comparison.violation import Raised
 from attnspec.conformance.diagnosis.failure.describe import describe
-from attnspec.conformance.isolation.process import Process, ProcessLost
+from attnspec.conformance.isolation.process import Notes, Process, ProcessLost
 from attnspec.conformance.report.record import Outcome, Record
 from attnspec.conformance.runner.effort import Effort
 from attnspec.conformance.runner.first_call import announced_last
 from attnspec.conformance.runner.internal_error import internal_error
 from attnspec.conformance.runner.task import PlannedSubject, Task
+from attnspec.conformance.runner.waiting import telling
 from attnspec.conformance.runner.worker import CASE, LOADED, SO_FAR, STORED, reply
 
 LOADS = 2
@@ -45,6 +48,7 @@ class TaskRunner:
         limit: seconds for one law.
         memory: bytes that a worker may hold; `None` for no limit.
         method: how workers are started; empty lets `Process` choose.
+        folder: the folder of the run, to note there what is waited for; None for nowhere.
     """
 
     effort: Effort
@@ -52,6 +56,7 @@ class TaskRunner:
     limit: float
     memory: int | None = None
     method: str = ""
+    folder: Path | None = None
     _group: str | None = field(default=None, init=False)
     _process: Process | None = field(default=None, init=False)
     _hangs: Counter[str] = field(default_factory=Counter, init=False)
@@ -73,7 +78,8 @@ class TaskRunner:
             "memory": self.memory,
         }
         try:
-            result = json.loads(self._worker(subject.group).call(request, limit))
+            with telling(self.folder, limit, partial(_in_words, task)) as on_wait:
+                result = json.loads(self._worker(subject.group).call(request, limit, on_wait))
         except ProcessLost as lost:
             self._process = None
             return self._lost(task, lost, limit)
@@ -153,6 +159,14 @@ class TaskRunner:
             return {}
         fields: dict[str, Any] = result.get("described", {})
         return fields
+
+
+def _in_words(task: Task, notes: Notes) -> str:
+    """Return the law and the case that are waited for."""
+    case = notes.get(CASE, b"").decode("utf-8", "replace")
+    clause = task.law.clauses[0] if task.law.clauses else ""
+    words = f"{clause} {task.law.name} on {task.subject.name}"
+    return f"{words}: {case}" if case else words
 
 
 def _planned(task: Task) -> PlannedSubject:

@@ -3,9 +3,10 @@
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
-from attnspec.conformance.isolation.process import Process, ProcessLost, SendNote
+from attnspec.conformance.isolation.process import Notes, Process, ProcessLost, SendNote
 from attnspec.conformance.laws.select import select_laws
 from attnspec.conformance.runner.claims import DTYPES
 from attnspec.conformance.runner.declare import BrokenCall, BrokenTarget, TargetError
@@ -17,6 +18,7 @@ from attnspec.conformance.runner.first_call import (
 )
 from attnspec.conformance.runner.targets import LoadedSubject, demand_device, every_name, resolve
 from attnspec.conformance.runner.task import PlannedSubject, TypedClaims, tasks
+from attnspec.conformance.runner.waiting import telling
 
 LookUp = Callable[[dict[str, Any], SendNote], str]
 
@@ -33,6 +35,7 @@ def plan(
     limit: float,
     memory: int | None,
     look_up: LookUp | None = None,
+    folder: Path | None = None,
 ) -> list[PlannedSubject]:
     """Look targets up, each external one in a process of its own.
 
@@ -45,6 +48,7 @@ def plan(
         memory: bytes that looking one up may take.
         look_up: replies with the subjects of a target in its process; `None` is
             `look_up_declared`, which finds nothing out about them by experiment.
+        folder: the folder of the run, to note there what is waited for; `None` for nowhere.
 
     Returns:
         The subjects of the targets. A target that exists but cannot be imported, or
@@ -67,11 +71,11 @@ def plan(
                 processes[subject.group] = Process(look_up or look_up_declared, memory)
             request = {"subject": subject.to_data()}
             process = processes[subject.group]
-            result = request_of_target(process, target, request, min(limit, PATIENCE))
+            result = request_of_target(process, target, request, min(limit, PATIENCE), folder)
             if "experiment" in result:  # lost in it, so the target is judged without any
                 processes[subject.group] = process = Process(look_up_declared, memory)
                 remark = result["experiment"]
-                result = request_of_target(process, target, request, min(limit, PATIENCE))
+                result = request_of_target(process, target, request, min(limit, PATIENCE), folder)
                 found = (each | {"remark": remark} for each in result.get("subjects", ()))
                 result = result | ({"subjects": list(found)} if "subjects" in result else {})
             if "refused" in result:
@@ -121,7 +125,11 @@ def subjects_of(planned: PlannedSubject) -> Iterator[tuple[PlannedSubject, Loade
 
 
 def request_of_target(
-    process: Process, target: str, request: dict[str, Any], limit: float
+    process: Process,
+    target: str,
+    request: dict[str, Any],
+    limit: float,
+    folder: Path | None = None,
 ) -> dict[str, Any]:
     """Send a request to the process that imports a target.
 
@@ -130,14 +138,25 @@ def request_of_target(
         target: its name, for the message.
         request: values that JSON can hold.
         limit: seconds that the reply may take.
+        folder: the folder of the run, to note there what is waited for.
 
     Returns:
         The reply; or with the reason `refused`, for a target that does not exist, `broken`, for
         one that cannot be imported, `failure`, for one whose first call fails, or `experiment`,
         for one that does not survive an experiment; and `lost` if the process has ended.
     """
+
+    def describe(notes: Notes) -> str:
+        step = announced_last(notes)
+        if step is None:
+            return f"the import of {target}"
+        call = step.call or call_announced_last(notes).removeprefix(", in the call ")
+        name = step.name.removesuffix(" did not end")
+        return f"{name} of {target}" + (f": {call}" if call else "")
+
     try:
-        result: dict[str, Any] = json.loads(process.call(request, limit))
+        with telling(folder, limit, describe) as on_wait:
+            result: dict[str, Any] = json.loads(process.call(request, limit, on_wait))
     except ProcessLost as lost:
         step = announced_last(lost.notes)
         if step is None:

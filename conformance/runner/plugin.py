@@ -86,7 +86,10 @@ class Collector:
             console = Console(file=reporter._tw._file)
             if not console.is_terminal:
                 console = Console(stderr=True)  # the verdict comes first in a file or a pipe
-            self.progress = Progress(console, shows_failures=settings.verbose)
+            from attnspec.conformance.runner.waiting import folder_of
+
+            folder = folder_of(self.config.getoption("--attnspec-plan"))
+            self.progress = Progress(console, shows_failures=settings.verbose, folder=folder)
         if not any((settings.report, *self._pages().values())):
             return
         from attnspec.conformance.report.file import ReportWriter
