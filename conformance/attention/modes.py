@@ -1,11 +1,30 @@
-"""Enter the state of torch in which a call is made."""
+"""The state of torch in which a call is made: enter it, and read it."""
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
 
 import torch
 
 from attnspec.spec import CallMode
+
+
+@dataclass(frozen=True)
+class TorchState:
+    """Settings of torch around a call, beside the mode of the call itself.
+
+    Attributes:
+        default_dtype: torch's default dtype.
+        is_deterministic: whether deterministic algorithms are requested.
+    """
+
+    default_dtype: torch.dtype = torch.float32
+    is_deterministic: bool = False
+
+    @classmethod
+    def current(cls) -> "TorchState":
+        """Return the present state."""
+        return cls(torch.get_default_dtype(), torch.are_deterministic_algorithms_enabled())
 
 
 def entered(mode: CallMode) -> AbstractContextManager[object]:

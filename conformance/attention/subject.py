@@ -14,7 +14,7 @@ from attnspec.conformance.attention.describe import cases_of, with_contiguous_op
 from attnspec.conformance.attention.import_code import import_code_of
 from attnspec.conformance.attention.inputs import draw, size
 from attnspec.conformance.attention.memoize import memoize_oracle
-from attnspec.conformance.attention.modes import entered
+from attnspec.conformance.attention.modes import TorchState, entered
 from attnspec.conformance.attention.oracle import Expected, check_oracle, expect
 from attnspec.conformance.attention.oracle_gradients import ExpectedGradients, expect_gradients
 from attnspec.conformance.comparison import tally
@@ -64,6 +64,7 @@ class Subject:
             that loads a registered implementation, or imports the function.
         is_bare: true if its claims were read from its parameters, not declared.
         last_call: the most recent call, to which the message of a failing law refers.
+        last_state: the settings of torch around that call.
         last_diagnosis: the mutants (planted bugs) that the last diagnosis named.
         diagnoses: the number of comparisons with the whole catalogue of mutants.
         last_grad: the most recent incoming gradient, and the operands that it was for.
@@ -78,6 +79,7 @@ class Subject:
     is_bare: bool = False
     last_call: Call | None = field(default=None, init=False)
     last_grad: tuple[torch.Tensor, tuple[str, ...]] | None = field(default=None, init=False)
+    last_state: TorchState = field(default=TorchState(), init=False)
     last_diagnosis: tuple[Any, ...] = field(default=(), init=False)
     diagnoses: int = field(default=0, init=False)
 
@@ -185,6 +187,7 @@ class Subject:
 
     def _run(self, call: Call, options: dict[str, Any]) -> Any:
         self.last_call, self.last_grad = call, None
+        self.last_state = TorchState.current()
         started = time.perf_counter()
         try:
             with entered(call.mode):

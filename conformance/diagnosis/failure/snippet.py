@@ -5,6 +5,7 @@ from typing import Any
 import torch
 
 from attnspec.conformance.attention.call import Call
+from attnspec.conformance.attention.modes import TorchState
 from attnspec.conformance.attention.subject import Subject
 from attnspec.conformance.comparison.violation import Mismatch
 from attnspec.conformance.diagnosis.failure.tensor_code import TooLarge, code_of
@@ -44,12 +45,15 @@ def snippet(subject: Subject, call: Call, mismatch: Mismatch | None, case: Any =
         for name, value in call.keywords().items()
     }
     arguments = ["query", "key", "value", *(f"{name}={value}" for name, value in options.items())]
+    before, after = _around(subject.last_state)
+    lines += before
     lines += [line.format(f"out = attention({', '.join(arguments)})") for line in _IN[call.mode]]
     printed = "out"
     if grad_out is not None:
         out = "out[0]" if call.return_lse else "out"
         lines.append(f"gradients = torch.autograd.grad({out}, [{', '.join(wrt)}], grad_out)")
         printed = "gradients"
+    lines += after
     return "\n".join([*lines, f"print({printed}){comment_on(mismatch, 'out')}"])
 
 
@@ -64,6 +68,18 @@ def comment_on(mismatch: Mismatch | None, printed: str) -> str:
         return ""
     where = mismatch.where if mismatch.what == printed else f"{mismatch.what}, {mismatch.where}"
     return f"  # {where}: expected {mismatch.expected}, got {mismatch.got}"
+
+
+def _around(state: TorchState) -> tuple[list[str], list[str]]:
+    """Return the lines that enter a state of torch, and those that leave it."""
+    before, after = [], []
+    if state.default_dtype != torch.float32:
+        before.append(f"torch.set_default_dtype({state.default_dtype})")
+        after.append("torch.set_default_dtype(torch.float32)")
+    if state.is_deterministic:
+        before.append("torch.use_deterministic_algorithms(True, warn_only=True)")
+        after.append("torch.use_deterministic_algorithms(False)")
+    return before, after
 
 
 _IN: dict[CallMode, tuple[str, ...]] = {

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from attnspec.conformance import laws, mutants
+from attnspec.conformance.attention.modes import deterministic_algorithms
 from attnspec.conformance.attention.subject import Subject
 from attnspec.conformance.attention.values import normal
 from attnspec.conformance.comparison.violation import Violation
@@ -234,3 +235,39 @@ def test_the_snippet_of_a_broken_law_gives_the_reported_number():
     assert mismatch is not None
     assert any(f"{x:.9g}" == mismatch.got for x in names["out"].flatten().tolist())
     assert printed
+
+
+@pytest.mark.parametrize("name", ["own-scale-in-default-dtype", "own-positions-in-default-dtype"])
+def test_the_snippet_of_a_call_under_another_default_dtype_sets_it(name):
+    subject = Subject(planted()[name].subject)
+    subject.import_code = (
+        "from attnspec.conformance import mutants\n"
+        f"attention = mutants.load()['{name}'].subject.attention"
+    )
+    law = registered()["the-default-dtype-changes-nothing"]
+    for case in filter(lambda case: subject.refuses(case) is None, law.pinned):
+        try:
+            law.check(subject, case)
+        except Violation as violation:
+            mismatch = violation.mismatch
+            break
+    else:
+        raise AssertionError("no case fails")
+    code = snippet(subject, subject.last_call, mismatch, case)
+    assert "torch.set_default_dtype(torch.bfloat16)" in code
+    names, _ = run(code)
+    results = names["out"] if mismatch.what == "out" else names["gradients"]
+    tensors = results if isinstance(results, tuple) else (results,)
+    numbers = [f"{x:.9g}" for each in tensors for x in each.flatten().tolist()]
+    assert mismatch.got in numbers
+    assert torch.get_default_dtype() == torch.float32
+
+
+def test_the_snippet_of_a_call_under_deterministic_algorithms_requests_them():
+    subject = Subject(load("eager"))
+    with deterministic_algorithms():
+        subject.call(subject.draw(CASE))
+    code = snippet(subject, subject.last_call, None)
+    assert "torch.use_deterministic_algorithms(True, warn_only=True)" in code
+    run(code)
+    assert not torch.are_deterministic_algorithms_enabled()
