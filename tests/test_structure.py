@@ -47,6 +47,10 @@ SUBPACKAGES = {
         *("attention", "comparison", "diagnosis", "isolation", "laws", "mutants", "probe"),
         *("report", "runner"),
     },
+    "exercise": {
+        *("comparison", "diagnosis", "isolation", "laws", "models", "mutants", "report", "runner"),
+        "text",
+    },
     "": {"attention", "isolation", "laws", "probe", "report", "runner"},
     "cli": {
         *(
@@ -54,6 +58,7 @@ SUBPACKAGES = {
             "attention",
             "comparison",
             "evidence",
+            "exercise",
             "isolation",
             "laws",
             "probe",

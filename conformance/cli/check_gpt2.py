@@ -4,6 +4,7 @@ from typing import Annotated, Any
 
 import typer
 
+from attnspec.conformance.cli.exercise import mark_exercise
 from attnspec.conformance.cli.options import (
     CPUS,
     Efforts,
@@ -18,6 +19,7 @@ from attnspec.conformance.cli.options import (
     Workers,
     settings_of,
 )
+from attnspec.conformance.cli.report import refuse
 from attnspec.conformance.cli.run import run
 from attnspec.conformance.runner.effort import Effort
 
@@ -29,7 +31,8 @@ def check_gpt2(
     targets: Annotated[
         list[str],
         typer.Argument(
-            help="module:build or file.py:build: takes a configuration and a state dictionary."
+            help="module:build or file.py:build: takes a configuration and a state dictionary. "
+            "With --exercise: a file or a folder of Python."
         ),
     ],
     features: Annotated[
@@ -56,6 +59,17 @@ def check_gpt2(
     markdown: Markdown = None,
     junit: JUnit = None,
     verbose: Verbose = False,
+    exercise: Annotated[
+        bool,
+        typer.Option("--exercise", help="Mark the steps of a GPT-2 that you are writing."),
+    ] = False,
+    weights: Annotated[
+        str | None,
+        typer.Option(
+            help="The checkpoint of the exercise's last step: a folder, a file or a name such as "
+            "gpt2; by default a small model, trained here."
+        ),
+    ] = None,
 ) -> None:
     """Try every law of GPT-2 on a model, and name the first stage that diverges.
 
@@ -63,10 +77,31 @@ def check_gpt2(
     parameters; the rest is reported as not claimed. A build may raise
     NotImplementedError or ValueError for configurations that it does not support.
 
-    For example, attnspec check-gpt2 my_gpt2.py:build -x
+    With --exercise, mark the steps of a file or folder, as far as it is written, and name the
+    next mistake.
+
+    For example, attnspec check-gpt2 my_gpt2.py:build -x, or
+
+        attnspec check-gpt2 my_gpt2 --exercise
     """
+    if exercise:
+        _refuse_options_of_a_run(context)
+        if len(targets) != 1:
+            refuse(f"--exercise marks one file or folder, got {len(targets)}")
+        mark_exercise(targets[0], weights=weights, timeout=timeout, memory=memory)
+    if weights is not None:
+        refuse("--weights is an option of --exercise")
     settings = settings_of(context)
     run(settings, workers=workers, stop=stop, junit=junit, refuses=_no_models)
+
+
+def _refuse_options_of_a_run(context: typer.Context) -> None:
+    """Refuse options that mean nothing to the exercise."""
+    known = {"targets", "exercise", "weights", "timeout", "memory"}
+    for name in context.params.keys() - known:
+        source = context.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE":
+            refuse(f"--{name} does not apply to --exercise")
 
 
 def _no_models(plan: dict[str, Any]) -> str:

@@ -1,0 +1,15 @@
+"""Step 11. The head: one logit for each token that may follow."""
+
+import torch
+
+
+def head(x, parameters, config):
+    """Return the logits, (batch, length, vocab_size).
+
+    Args:
+        x: the output of transformer, (batch, length, n_embd).
+        parameters: all of them by name.
+        config: tie_word_embeddings, which is true.
+    """
+    # Hint: a checkpoint of GPT-2 has no parameters of the head. Which table is as large?
+    raise NotImplementedError
