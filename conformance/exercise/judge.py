@@ -117,7 +117,12 @@ def judge_function(step: Step, learner: Learner, function: Callable[..., Any]) -
         record = _broken(step, subject) if wrong is None else None
         if wrong is None and record is None:
             return DONE
-        return _named(step, subject, function, record, details)
+        return _finding(step, _sentence(subject), record, details)
+    if wrong is not None and step.function == "linear":
+        square = assemble("square linear", function)
+        square = replace(square, dtypes=_dtypes(square.build))
+        if square.dtypes and (sentence := _sentence(square)):
+            return _finding(step, sentence, None, details)
     cause = why_not(subject.build, torch.float32)
     if cause.startswith("NotImplementedError"):
         return replace(_not_written(step, learner), is_written=False)
@@ -196,37 +201,28 @@ def _copies(arguments: Mapping[str, Any]) -> list[Any]:
     return [copy(each) for each in arguments.values()]
 
 
-def _named(
-    step: Step,
-    subject: ModelImplementation,
-    function: Callable[..., Any],
-    record: Record | None,
-    details: tuple[tuple[str, str], ...],
-) -> Finding:
-    """Name the mistake of a function, by a mutant or by the stage that diverges."""
-    suspects = [subject]
-    if step.function == "linear":
-        suspects.insert(0, assemble("square linear", function))
-    sentence = next((named for each in suspects if (named := _sentence(each))), "")
-    return _finding(step, sentence, record, details)
-
-
 def _finding(
     step: Step, sentence: str, record: Record | None, details: tuple[tuple[str, str], ...] = ()
 ) -> Finding:
     """Put a mistake into words: its name, else what the broken law found."""
     clauses = record.clauses if record is not None else tuple(sorted(step.clauses))
     if record is not None:
-        found = record.message.splitlines()[0] if record.message else record.reason
-        details = (*details, ("Law", record.law), ("Found", found))
-        sentence = sentence or f"A law is broken: {laws.load()[record.law].sentence}"
+        details = (*details, ("Law", laws.load()[record.law].sentence))
+        sentence = sentence or f"{_found_by(record)}."
     # a function whose examples are wrong is wrong, whatever its mistake is called
-    sentence = sentence or "The numbers are wrong."
+    sentence = sentence or "The numbers are wrong, by no mistake that has a name here."
     return Finding(
         holds=False,
         sentence=sentence,
         details=(*details, ("Read", f"attnspec explain {clauses[0]}")) if clauses else details,
     )
+
+
+def _found_by(record: Record) -> str:
+    """Return the sentence of a law about what it found."""
+    lines = record.message.splitlines()
+    found = (line for line in lines if line.startswith("Found"))
+    return next(found, "Found a law is broken").removeprefix("Found").strip()
 
 
 def _sentence(subject: ModelImplementation) -> str:
