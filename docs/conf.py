@@ -30,6 +30,7 @@ extensions = [
     "behaviour",
     "command_line",
     "evidence",
+    "exercise",
     "highlighting",
     "interactive",
     "laws",

@@ -45,7 +45,10 @@ NEIGHBOURS = (
     "tests/conformance/diagnosis/test_smaller.py"
     "::test_a_size_of_one_tile_is_compared_with_its_neighbours"
 )
+EXERCISE = "tests/conformance/exercise/test_page.py::test_the_page_shows_what_the_command_prints"
 TESTED = {
+    ("docs/exercise/index.md", "$ attnspec check-gpt2 gpt2 --exercise"): EXERCISE,
+    ("docs/exercise/index.md", "$ attnspec check-gpt2 my_gpt2.py --exercise"): EXERCISE,
     ("README.md", "import math"): "tests/test_readme.py::test_the_first_screen_is_correct",
     ("README.md", FIRST): "tests/test_readme.py::test_the_first_screen_is_correct",
     (

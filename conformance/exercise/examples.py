@@ -89,19 +89,15 @@ def _in_float64(value: Any) -> Any:
     return value.double() if is_float else value
 
 
-def _exact(*tensors: torch.Tensor) -> list[Enclosure]:
-    return [Enclosure.exact(tensor) for tensor in tensors]
-
-
 _ROWS = ("batch", "position", "channel")
 
 
 def _embed() -> list[Example]:
     def bound(a: Arguments, arithmetic: Arithmetic) -> Enclosure:
         ids, tokens, positions = a.values()
-        return add(
-            *_exact(tokens[ids], positions[: ids.shape[1]].expand_as(tokens[ids])), arithmetic
-        )
+        rows = tokens[ids]
+        places = positions[: ids.shape[1]].expand_as(rows)
+        return add(Enclosure.exact(rows), Enclosure.exact(places), arithmetic)
 
     arguments = {
         "input_ids": torch.tensor([[4, 0, 4, 2], [1, 6, 5, 3]]),
@@ -188,9 +184,10 @@ def _visible(length: int) -> torch.Tensor:
 
 
 def _attend(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-    result: torch.Tensor = scaled_dot_product_attention(
+    result = scaled_dot_product_attention(
         query, key, value, is_causal=True, compute_dtype=torch.float64
     )
+    assert isinstance(result, torch.Tensor)
     return result
 
 
@@ -201,8 +198,9 @@ def _causal_attention() -> list[Example]:
 
     def bound(a: Arguments, arithmetic: Arithmetic) -> Enclosure:
         length, channels = a["query"].shape[-2:]
-        scale = channels**-0.5
-        return bounds.attention(*_exact(*a.values()), _visible(length), scale, arithmetic).result
+        query, key, value = map(Enclosure.exact, a.values())
+        visible = _visible(length)
+        return bounds.attention(query, key, value, visible, channels**-0.5, arithmetic).result
 
     return [
         _example(
@@ -216,6 +214,12 @@ def _causal_attention() -> list[Example]:
 
 
 def _multi_head_attention() -> list[Example]:
+    def part(packed: Enclosure, third: int, heads: int) -> Enclosure:
+        def move(tensor: torch.Tensor) -> torch.Tensor:
+            return tensor.chunk(3, -1)[third].unflatten(-1, (heads, -1)).transpose(1, 2)
+
+        return packed.map(move)
+
     def reference(a: Arguments) -> torch.Tensor:
         *tensors, heads = a.values()
         return multi_head_attention(*tensors, heads=heads, attention=_attend)
@@ -223,14 +227,7 @@ def _multi_head_attention() -> list[Example]:
     def bound(a: Arguments, arithmetic: Arithmetic) -> Enclosure:
         x, weight, bias, out_weight, out_bias, heads = a.values()
         packed = bounds.linear(Enclosure.exact(x), weight, bias, arithmetic)
-        query, key, value = (
-            packed.map(
-                lambda tensor, third=third: tensor.unflatten(-1, (3, heads, -1))[
-                    ..., third, :, :
-                ].transpose(1, 2)
-            )
-            for third in range(3)
-        )
+        query, key, value = (part(packed, third, heads) for third in range(3))
         scale = query.value.shape[-1] ** -0.5
         mixed = bounds.attention(query, key, value, _visible(x.shape[1]), scale, arithmetic)
         return bounds.linear(merge_heads(mixed.result), out_weight, out_bias, arithmetic)
@@ -297,12 +294,15 @@ def _head() -> list[Example]:
         weights: torch.Tensor = a["parameters"]["transformer.wte.weight"]
         return weights.mT
 
+    def bound(a: Arguments, arithmetic: Arithmetic) -> Enclosure:
+        return matmul(Enclosure.exact(a["x"]), Enclosure.exact(table(a)), arithmetic)
+
     arguments = {"x": _draw("rows", 2, 4, 6), "parameters": _parameters(), "config": _CONFIG}
     return [
         _example(
             arguments,
             lambda a: torch.einsum("bsd,dw->bsw", a["x"], table(a)),
-            lambda a, arithmetic: matmul(*_exact(a["x"], table(a)), arithmetic),
+            bound,
             "batch",
             "position",
             "token",
