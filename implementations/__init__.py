@@ -35,7 +35,7 @@ _FRAMEWORKS: dict[str, tuple[str, ...]] = {
 }
 """Further attention implementations by library, which a run includes only if it names them."""
 _MODELS = ("huggingface_gpt2",)
-_TOKENIZERS = ("tiktoken_gpt2", "huggingface_tokenizer")
+_TOKENIZERS = ("tiktoken_gpt2", "huggingface_tokenizer", "huggingface_words")
 _SAMPLERS = ("huggingface_sampler",)
 
 

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from attnspec.spec.gpt2 import Build, GPT2Config, ModelFeature, ModelImplementation
     from attnspec.spec.text import (
         END_OF_TEXT,
+        UNKNOWN,
         Beams,
         BeamSearch,
         EarlyStopping,
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
         SamplerFeature,
         SamplerImplementation,
         Sampling,
+        Scheme,
         Tokenizer,
         TokenizerImplementation,
         Vocabulary,
@@ -56,6 +58,7 @@ __all__ = [
     "CHAPTERS",
     "END_OF_TEXT",
     "SPEC_VERSION",
+    "UNKNOWN",
     "Attention",
     "BeamSearch",
     "Beams",
@@ -95,6 +98,7 @@ __all__ = [
     "SamplerFeature",
     "SamplerImplementation",
     "Sampling",
+    "Scheme",
     "SoftcapOrder",
     "Tokenizer",
     "TokenizerImplementation",

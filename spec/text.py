@@ -15,11 +15,29 @@ END_OF_TEXT = "<|endoftext|>"
 """The one special token of GPT-2, written between the documents of its training text."""
 
 
+UNKNOWN = "[UNK]"
+"""The token of what a vocabulary of characters, words or word pieces lacks."""
+
+
+class Scheme(StrEnum):
+    """The way in which a vocabulary divides text into tokens."""
+
+    BYTE_PAIR = "byte_pair"
+    """Byte-level byte-pair encoding, as GPT-2 uses it (TOK-1 to TOK-10)."""
+    CHARACTERS = "characters"
+    """One token for each character (TOK-11)."""
+    WORDS = "words"
+    """One token for each word and each punctuation mark (TOK-12)."""
+    WORD_PIECES = "word_pieces"
+    """The longest known parts of each word, as BERT uses them (TOK-13)."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Vocabulary:
-    """A byte-level byte-pair vocabulary, as the content of the two files that GPT-2 ships.
+    """A vocabulary: by default a byte-level byte-pair one, as the two files that GPT-2 ships.
 
-    Each byte is written as one printable character, as these files do (TOK-3).
+    In such a vocabulary each byte is written as one printable character (TOK-3). The vocabularies
+    of the other schemes have no merges, and their special token is `UNKNOWN`.
 
     Attributes:
         name: `gpt2` for the released vocabulary, anything else for another.
@@ -27,12 +45,14 @@ class Vocabulary:
         merges_txt: the content of `merges.txt` (or `vocab.bpe`): a version line, then one pair per
             line, in order of priority.
         special_tokens: the tokens that represent no text; keys of `vocab_json`.
+        scheme: the way in which it divides text.
     """
 
     name: str
     vocab_json: str = field(repr=False)
-    merges_txt: str = field(repr=False)
+    merges_txt: str = field(default="", repr=False)
     special_tokens: tuple[str, ...] = (END_OF_TEXT,)
+    scheme: Scheme = Scheme.BYTE_PAIR
 
     @property
     def ids(self) -> dict[str, int]:
@@ -81,12 +101,14 @@ class TokenizerImplementation:
     Attributes:
         name: unique, lower case, words joined by underscores.
         load: makes a tokenizer of a vocabulary.
-        supports: returns the reason why it refuses a vocabulary, or None.
+        schemes: the kinds of vocabularies that it takes.
+        supports: returns the reason why it refuses a vocabulary of these kinds, or None.
         unavailable: returns the reason why it cannot run on this machine, or None.
     """
 
     name: str
     load: Callable[[Vocabulary], Tokenizer]
+    schemes: frozenset[Scheme] = frozenset({Scheme.BYTE_PAIR})
     supports: Callable[[Vocabulary], str | None] = any_vocabulary
     unavailable: Callable[[], str | None] = available
 

@@ -59,6 +59,8 @@ def tokenizer(subject: TokenizerImplementation, name: str) -> Tokenizer:
         NotClaimed: if the subject refuses it.
     """
     loaded = vocabulary(name)
+    if loaded.scheme not in subject.schemes:
+        raise NotClaimed(f"scheme not claimed: {loaded.scheme}")
     reason = subject.supports(loaded)
     if reason is not None:
         raise NotClaimed(reason)

@@ -11,7 +11,8 @@ from collections.abc import Iterator
 
 from attnspec.conformance.comparison.violation import NotAvailable
 from attnspec.conformance.text.byte_pair import BytePairTokenizer, byte_characters
-from attnspec.spec import END_OF_TEXT, Vocabulary
+from attnspec.conformance.text.words import CONTINUES, split_words
+from attnspec.spec import END_OF_TEXT, UNKNOWN, Scheme, Vocabulary
 
 GPT2_MISSING = (
     "the GPT-2 vocabulary is not in tiktoken's cache and cannot be downloaded: connect to the "
@@ -35,6 +36,12 @@ aaaa aaaaaaa aaa abab ababab bababa the the the the the he he he in in on on
 """
 _MERGES = 160
 
+_WORDS = """\
+the cat sat on the mat, and the other cats sat with the cat. the fathers gathered there; then they
+were late: "it is late", they said. there was rain (much rain), and the theatre was there!
+tokens, tokenizers and tokenization: a token is a part of a text. l'été, naïve? 12 and 2024.
+"""
+
 
 @functools.cache
 def vocabulary(name: str) -> Vocabulary:
@@ -42,7 +49,8 @@ def vocabulary(name: str) -> Vocabulary:
 
     Args:
         name: `gpt2`; `trained`, by byte-pair training on a fixed text; `bytes`, without any merge;
-            `random-N`, with random merges over few letters, where the order of merges matters most.
+            `random-N`, with random merges over few letters, where the order of merges matters most;
+            `characters`, `words`, `word_pieces`, of another scheme, from a fixed text.
 
     Raises:
         NotAvailable: if the files of `gpt2` are not in tiktoken's cache and cannot be downloaded.
@@ -55,7 +63,57 @@ def vocabulary(name: str) -> Vocabulary:
         return _assemble(name, [])
     if name == "trained":
         return train(name, _CORPUS, _MERGES)
+    if name in set(Scheme):
+        return of_scheme(Scheme(name), _WORDS, 60)
     return _random(name, random.Random(name))
+
+
+def of_scheme(scheme: Scheme, corpus: str, size: int) -> Vocabulary:
+    """Make a vocabulary of characters, words or word pieces from a text.
+
+    Args:
+        scheme: one of these three.
+        corpus: the text.
+        size: the largest number of words, the most frequent ones first, or of pieces that are
+            longer than a character; ignored for characters, all of which are taken.
+    """
+    tokens: list[str]
+    if scheme is Scheme.CHARACTERS:
+        tokens = sorted(set(corpus))
+    elif scheme is Scheme.WORDS:
+        counts = Counter(split_words(corpus))
+        tokens = sorted(counts, key=lambda word: (-counts[word], word))[:size]
+    else:
+        tokens = _word_pieces(Counter(split_words(corpus)), size)
+    return Vocabulary(
+        name=str(scheme),
+        vocab_json=json.dumps({token: number for number, token in enumerate([UNKNOWN, *tokens])}),
+        special_tokens=(UNKNOWN,),
+        scheme=scheme,
+    )
+
+
+def _word_pieces(words: Counter[str], size: int) -> list[str]:
+    """Learn word pieces: characters, then the most frequent pair of pieces each time."""
+    spelled = {
+        word: [word[0], *(CONTINUES + letter for letter in word[1:])] for word in sorted(words)
+    }
+    tokens = sorted({piece for pieces in spelled.values() for piece in pieces})
+    for _ in range(size):
+        counts: Counter[tuple[str, str]] = Counter()
+        for word, pieces in spelled.items():
+            for pair in itertools.pairwise(pieces):
+                counts[pair] += words[word]
+        if not counts:
+            break
+        best = min(counts, key=lambda pair: (-counts[pair], pair))
+        joined = best[0] + best[1].removeprefix(CONTINUES)
+        tokens.append(joined)
+        for pieces in spelled.values():
+            for place in range(len(pieces) - 1):
+                if tuple(pieces[place : place + 2]) == best:
+                    pieces[place : place + 2] = [joined]
+    return list(dict.fromkeys(tokens))
 
 
 def train(name: str, corpus: str, merges: int) -> Vocabulary:

@@ -23,7 +23,7 @@ from attnspec.conformance.mutants.bases.tiled import Tiled
 from attnspec.conformance.mutants.cache.steps import LowerRightDense
 from attnspec.conformance.mutants.heads.groups import RepeatedByTurns
 from attnspec.conformance.runner.check import claims
-from attnspec.conformance.text.byte_pair import BytePairTokenizer
+from attnspec.conformance.text.words import define
 from attnspec.implementations import load
 from attnspec.spec import (
     CausalAlignment,
@@ -34,6 +34,7 @@ from attnspec.spec import (
     Grouping,
     Implementation,
     MaskedNonfinite,
+    Scheme,
     SoftcapOrder,
     TokenizerImplementation,
     clause,
@@ -266,7 +267,7 @@ CORRECT = {
     "model": Correct(subject=COMPACT, kind=SubjectKind.MODEL),
     "sampler": Correct(subject=sampler("correct", Sampler()), kind=SubjectKind.SAMPLER),
     "tokenizer": Correct(
-        subject=TokenizerImplementation(name="definition", load=BytePairTokenizer),
+        subject=TokenizerImplementation(name="definition", load=define, schemes=frozenset(Scheme)),
         kind=SubjectKind.TOKENIZER,
     ),
 }

@@ -4,12 +4,15 @@ import unicodedata
 
 import pytest
 
+from attnspec.conformance import laws
 from attnspec.conformance.comparison.violation import NotClaimed
 from attnspec.conformance.text.byte_pair import BytePairTokenizer, byte_characters, kind
 from attnspec.conformance.text.tokenizer_cases import TextCase, definition
-from attnspec.conformance.text.vocabularies import GPT2_MISSING, train, vocabulary
+from attnspec.conformance.text.tokenizer_cases import tokenizer as tokenizer_of
+from attnspec.conformance.text.vocabularies import GPT2_MISSING, of_scheme, train, vocabulary
+from attnspec.conformance.text.words import WordPieceTokenizer, define, split_words
 from attnspec.implementations import load_tokenizer
-from attnspec.spec import END_OF_TEXT
+from attnspec.spec import END_OF_TEXT, UNKNOWN, Scheme, TokenizerImplementation
 
 
 @pytest.mark.parametrize(
@@ -109,6 +112,60 @@ def test_the_libraries_behave_as_the_notes_say() -> None:
         ours.decode([5000])
     with pytest.raises(OverflowError):
         ours.decode([-1])
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", []),
+        (" \t\n\u3000", []),
+        ("the cat", ["the", "cat"]),
+        ("it's--late", ["it", "'", "s", "-", "-", "late"]),
+        ("a_b+c$", ["a", "_", "b", "+", "c", "$"]),
+        ("x\u00a0y\x1fz", ["x", "y\x1fz"]),
+        ("\u00bfque? \u20ac5", ["\u00bf", "que", "?", "\u20ac5"]),
+    ],
+)
+def test_words_are_those_of_the_rule(text: str, words: list[str]) -> None:
+    assert split_words(text) == words
+
+
+@pytest.mark.parametrize("scheme", [s for s in Scheme if s is not Scheme.BYTE_PAIR])
+def test_vocabularies_of_other_schemes_are_sound(scheme: Scheme) -> None:
+    made = vocabulary(str(scheme))
+    assert made.scheme is scheme
+    assert sorted(made.ids.values()) == list(range(len(made.ids)))
+    assert made.ids[UNKNOWN] == 0
+    assert made.merges == []
+    tokenizer = define(made)
+    with pytest.raises(ValueError, match="is not in 0"):
+        tokenizer.decode([tokenizer.vocab_size])
+
+
+def test_every_word_of_the_training_text_is_made_of_known_pieces() -> None:
+    text = "lower lowest low new newer"
+    made = of_scheme(Scheme.WORD_PIECES, text, 8)
+    tokenizer = WordPieceTokenizer(made)
+    assert UNKNOWN not in tokenizer.split(text)
+    assert tokenizer.split("low") == ["low"]
+    assert tokenizer.split("slow") == [UNKNOWN]
+    assert tokenizer.decode(tokenizer.encode(text)) == text
+
+
+def test_the_law_of_known_text_has_known_text() -> None:
+    law = laws.load()["known-text-comes-back"]
+    for case in law.pinned:
+        made = vocabulary(case.vocabulary)
+        assert made.ids[UNKNOWN] not in define(made).encode(case.text), str(case)
+
+
+def test_a_scheme_that_is_not_claimed_is_not_tried() -> None:
+    subject = TokenizerImplementation(name="pairs", load=BytePairTokenizer)
+    with pytest.raises(NotClaimed, match="scheme not claimed: words"):
+        tokenizer_of(subject, "words")
+    words = TokenizerImplementation(name="words", load=define, schemes=frozenset({Scheme.WORDS}))
+    with pytest.raises(NotClaimed, match="scheme not claimed: byte_pair"):
+        tokenizer_of(words, "trained")
 
 
 def test_a_case_escapes_unprintable_characters() -> None:
