@@ -38,6 +38,7 @@ extensions = [
     "mutants",
     "record_fields",
     "released",
+    "tokenizer_tables",
 ]
 exclude_patterns = ["_build", "results"]
 
