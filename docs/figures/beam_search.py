@@ -43,8 +43,8 @@ for text in texts:
     axes.plot([len(text) - 1, len(text)], ends, color=color, lw=2.2 if ways else 1)
     axes.annotate(
         f"token {text[-1]}: {TREE[text[:-1]][text[-1]]:g}",
-        (len(text) - 0.45, ends[0] + 0.55 * (ends[1] - ends[0])),
-        (0, 4),
+        (len(text) - 0.5, (ends[0] + ends[1]) / 2),
+        (0, 9 if ends[1] > ends[0] else -15),
         textcoords="offset points",
         ha="center",
     )
