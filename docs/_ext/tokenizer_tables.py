@@ -1,7 +1,7 @@
 """Sphinx: tables that compare tokenizers on one text, with vocabularies made when a page is built.
 
-`{tokenizer_counts}` lists what each makes of the text that it is given, and `{tokenizer_pieces}`
-its tokens and ids. The vocabularies are learned from the chapter about tokenization.
+`{tokenizer_counts}` counts the tokens of its content under each of them, and `{tokenizer_pieces}`
+lists these tokens and their ids. The vocabularies are learned from the chapter about tokenization.
 """
 
 import contextlib
@@ -43,7 +43,7 @@ def vocabularies() -> tuple[tuple[str, Vocabulary], ...]:
 
 @dataclass(frozen=True)
 class Division:
-    """What a tokenizer makes of a text.
+    """The tokens of a text under one tokenizer.
 
     Attributes:
         name: the kind of vocabulary.
@@ -63,7 +63,7 @@ class Division:
 
 
 def divisions(given: str) -> Iterator[Division]:
-    """Yield what each tokenizer makes of a text."""
+    """Divide a text with each tokenizer."""
     for name, made in vocabularies():
         tokenizer: Tokenizer = define(made)
         ids = tuple(tokenizer.encode(given))
@@ -77,7 +77,8 @@ def divisions(given: str) -> Iterator[Division]:
         )
 
 
-def _returns(division: Division, given: str) -> str:
+def comes_back(division: Division, given: str) -> str:
+    """Return in words whether decoding gives a text back."""
     if division.returned == given:
         return "exactly"
     if division.unknown:
@@ -101,7 +102,7 @@ class Counts(SphinxDirective):
                 text(str(len(each.ids))),
                 text(f"{len(given) / len(each.ids):.1f}"),
                 text(str(each.unknown)),
-                text(_returns(each, given)),
+                text(comes_back(each, given)),
             ]
             for each in divisions(given)
         ]

@@ -44,7 +44,7 @@ for text in texts:
     axes.annotate(
         f"token {text[-1]}: {TREE[text[:-1]][text[-1]]:g}",
         (len(text) - 0.5, (ends[0] + ends[1]) / 2),
-        (0, 9 if ends[1] > ends[0] else -15),
+        (-12, 11) if ends[1] > ends[0] else (-12, -18),
         textcoords="offset points",
         ha="center",
     )
