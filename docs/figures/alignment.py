@@ -15,7 +15,7 @@ POSITION = {
 figure, grid = plt.subplots(2, 1, figsize=(3.8, 3.2), layout="constrained")
 for axes, alignment in zip(grid, CausalAlignment, strict=True):
     visible = causal(QUERIES, KEYS, alignment)
-    colours = ListedColormap(["#e8eaed", "#2a78b5"])
+    colours = ListedColormap(["#d9dde2", "#2a78b5"])
     axes.pcolormesh(visible.int(), cmap=colours, vmin=0, vmax=1, edgecolors="white", lw=1)
     for row, column in visible.nonzero().tolist():
         axes.annotate("•", (column + 0.5, row + 0.5), color="white", ha="center", va="center")

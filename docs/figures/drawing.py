@@ -6,7 +6,7 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.patches import FancyBboxPatch
 
-BLUE, RED, GREEN, GREY, INK = "#2a78b5", "#d1495b", "#3c8d5a", "#e8eaed", "#1c2733"
+BLUE, RED, GREEN, GREY, INK = "#2a78b5", "#d1495b", "#3c8d5a", "#d9dde2", "#1c2733"
 
 
 def cells(

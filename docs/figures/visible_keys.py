@@ -25,7 +25,7 @@ for axes, (title, asked) in zip(grid.flat, WAYS.items(), strict=True):
     weights = attention(query, key, identity, is_causal=True, **asked)[0, 0]
     visible, _ = visible_keys(LENGTH, LENGTH, is_causal=True, **asked)
     shown = weights.masked_fill(~visible, torch.nan)
-    axes.set_facecolor("#e8eaed")
+    axes.set_facecolor("#d9dde2")
     drawn = axes.pcolormesh(shown, cmap="Blues", vmin=0, vmax=1.25, edgecolors="white", lw=0.8)
     axes.set_title(title)
     axes.set_aspect("equal")
