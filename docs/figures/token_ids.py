@@ -26,7 +26,7 @@ for piece in tokenizer.pieces(TEXT):
         axes.text(middle, 0.7, str(token), ha="center", va="center", fontsize=8, color=GREEN)
         for place, letter in enumerate(shown):
             for y in (6.6, 4.6, 2.6):
-                mark = "␣" if letter == " " else letter
+                mark = letter if letter != " " else "" if y == 6.6 else "Ġ"
                 axes.text(x + place + 0.5, y, mark, ha="center", va="center", fontsize=9)
         arrow(axes, (middle, 2.0), (middle, 1.15))
         x += len(shown)
