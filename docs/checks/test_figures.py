@@ -1,18 +1,10 @@
 """The figures of the learner's path in a browser: in their own size on a phone, and by night."""
 
-import os
-import shutil
-from pathlib import Path
-
 import pytest
-from playwright.sync_api import sync_playwright
+from built_site import PAGES, SITE
 
-SITE = Path(os.environ.get("SITE", Path(__file__).parents[1] / "_build" / "html")).resolve()
-PAGES = sorted(page.relative_to(SITE).as_posix() for page in SITE.glob("learn/*.html"))
+LEARN = [name for name in PAGES if name.startswith("learn/")]
 STEPS = 12
-BROWSER = next(
-    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), ""
-)
 FIGURES = """() => [...document.querySelectorAll("img.plot-directive")].map((image) => ({
   name: image.src.split("/").at(-1),
   alt: image.alt,
@@ -21,34 +13,29 @@ FIGURES = """() => [...document.querySelectorAll("img.plot-directive")].map((ima
 }))"""
 INVERTED = "invert(1) hue-rotate(180deg)"
 
-pytestmark = pytest.mark.skipif(not BROWSER, reason="no Chromium here to open the site with")
 
-
-@pytest.fixture(scope="module")
-def figures():
+@pytest.fixture
+def figures(browser):
     """Return a function that lists the figures of a page in a colour scheme, width and theme."""
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"])
 
-        def listed(name, *, scheme, width, theme="auto"):
-            page = browser.new_page(color_scheme=scheme, viewport={"width": width, "height": 844})
-            page.goto((SITE / name).as_uri())
-            page.evaluate(f"document.body.dataset.theme = '{theme}'")
-            result = page.evaluate(FIGURES)
-            page.close()
-            return result
+    def listed(name, *, scheme, width, theme="auto"):
+        page = browser.new_page(color_scheme=scheme, viewport={"width": width, "height": 844})
+        page.goto((SITE / name).as_uri())
+        page.evaluate(f"document.body.dataset.theme = '{theme}'")
+        result = page.evaluate(FIGURES)
+        page.close()
+        return result
 
-        yield listed
-        browser.close()
+    return listed
 
 
 def test_every_step_has_a_figure(figures):
-    without = [name for name in PAGES if not figures(name, scheme="light", width=1280)]
-    assert len(PAGES) > STEPS
+    without = [name for name in LEARN if not figures(name, scheme="light", width=1280)]
+    assert len(LEARN) > STEPS
     assert set(without) <= {"learn/beyond.html", "learn/tokenizers.html"}
 
 
-@pytest.mark.parametrize("name", PAGES)
+@pytest.mark.parametrize("name", LEARN)
 def test_a_phone_shows_figures_in_their_own_size(name, figures):
     for figure in figures(name, scheme="light", width=390):
         assert figure["shown"] > 0.95, figure["name"]

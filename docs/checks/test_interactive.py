@@ -1,30 +1,11 @@
 """The figure with sliders in a real browser: by keyboard, and without a script."""
 
-import os
-import shutil
-from pathlib import Path
-
 import pytest
-from playwright.sync_api import sync_playwright
+from built_site import SITE
 
-SITE = Path(os.environ.get("SITE", Path(__file__).parents[1] / "_build" / "html")).resolve()
 PAGE = SITE / "learn" / "patterns.html"
-BROWSER = next(
-    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), ""
-)
 LAST_ROW = """() => [...document.querySelectorAll(".ia-weights tbody tr")].at(-1)
   .innerText.split(/\\s+/).filter(Boolean)"""
-
-pytestmark = pytest.mark.skipif(not BROWSER, reason="no Chromium here to open the site with")
-
-
-@pytest.fixture(scope="module")
-def browser():
-    """Yield a browser."""
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"])
-        yield browser
-        browser.close()
 
 
 @pytest.fixture(params=[True, False], ids=["script", "no script"])

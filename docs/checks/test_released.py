@@ -1,4 +1,4 @@
-"""What the pages do with GPT-2's weights, on a small checkpoint of the same layout."""
+"""The parts of pages that need GPT-2's weights, on a small checkpoint of the same layout."""
 
 import doctest
 import os

@@ -3,19 +3,10 @@
 `nox -s docs` runs this after it has built the pages; `SITE` names the folder that holds them.
 """
 
-import os
-import shutil
-from pathlib import Path
-
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import sync_playwright
+from built_site import PAGES, SITE
 
-SITE = Path(os.environ.get("SITE", Path(__file__).parents[1] / "_build" / "html")).resolve()
-PAGES = sorted(page.relative_to(SITE).as_posix() for page in SITE.rglob("*.html"))
-BROWSER = next(
-    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), ""
-)
 LARGEST = 10 * 2**20
 """Bytes of all pages together."""
 
@@ -50,17 +41,6 @@ BEYOND = """() => {
     .map((each) => each.outerHTML.slice(0, 80));
   return wide > 0 ? [`${wide} pixels too wide`, ...beyond.slice(0, 3)] : [];
 }"""
-
-pytestmark = pytest.mark.skipif(not BROWSER, reason="no Chromium here to open the site with")
-
-
-@pytest.fixture(scope="module")
-def browser():
-    """Yield one browser for all pages."""
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"])
-        yield browser
-        browser.close()
 
 
 @pytest.fixture

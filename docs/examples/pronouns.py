@@ -1,4 +1,4 @@
-"""Which head of a GPT-2 reads a noun at the pronoun "it" that stands for it."""
+"""The head of a GPT-2 that reads the noun to which the pronoun "it" refers."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +15,7 @@ SENTENCES = {
     "The children swam in the lake because it": "lake",
     "He opened the letter as soon as it": "letter",
 }
-"""Texts that end with "it", and the noun that it stands for."""
+"""Texts that end with "it", and the noun to which it refers."""
 
 
 @dataclass(frozen=True)

@@ -57,7 +57,7 @@ def first_parameters(config: GPT2Config) -> dict[str, torch.Tensor]:
     """Draw parameters from which training is quick.
 
     Positions begin as sines, and the maps of queries and keys begin equal, so that attention begins
-    by reading equal rows. Nothing is frozen: training changes all of them.
+    by reading equal rows. Training changes all of them.
     """
     weights = draw_parameters(config, seed=0, spread=0.1, embedding_spread=0.5, dtype=torch.float32)
     angles = torch.arange(LENGTH)[:, None] * torch.exp(
