@@ -18,7 +18,7 @@ x = 0.0
 for piece in tokenizer.pieces(TEXT):
     box(axes, (x + len(piece) / 2, 6.6), "", width=len(piece) - 0.15, height=1.1, colour=INK)
     start = x
-    for token in tokenizer.encode(piece) if piece == "the" else tokenizer.encode("a" + piece)[1:]:
+    for token in tokenizer.encode(piece):
         shown = tokenizer.decode([token])
         middle = x + len(shown) / 2
         size = {"width": len(shown) - 0.15, "height": 1.1}
