@@ -32,6 +32,7 @@ _FRAMEWORKS: dict[str, tuple[str, ...]] = {
         *("gpt2_eager", "gpt2_sdpa", "gpt2_flex"),
         *("llama_eager", "llama_sdpa", "llama_flex"),
     ),
+    "triton": ("triton_flash",),
 }
 """Further attention implementations by library, which a run includes only if it names them."""
 _MODELS = ("huggingface_gpt2",)
