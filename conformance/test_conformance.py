@@ -70,6 +70,7 @@ def _planned(config: pytest.Config) -> dict[str, Any]:
             memory=memory,
             look_up=look_up,
             folder=folder_of(config.getoption("--attnspec-plan")),
+            allow_foreign_code=settings.allow_foreign_code,
         )
     except (TargetError, ValueError) as error:
         # a first call that fails is a verdict on the target, and no misuse of the command

@@ -1,5 +1,6 @@
 """The `attnspec` command."""
 
+import dataclasses
 import sys
 from typing import Annotated
 
@@ -27,6 +28,7 @@ from attnspec.conformance.cli.probe import probe
 from attnspec.conformance.cli.report import refuse, report
 from attnspec.conformance.cli.run import BROKEN, run
 from attnspec.conformance.runner.effort import Effort
+from attnspec.conformance.runner.hub import HubError, pinned
 from attnspec.conformance.runner.settings import Settings
 
 app = typer.Typer(
@@ -61,7 +63,8 @@ def check(
     targets: Annotated[
         list[str] | None,
         typer.Argument(
-            help="Registered names, module:attribute or file.py:attribute; none: all registered."
+            help="Registered names, module:attribute, file.py:attribute or "
+            "hub:owner/name:function; none: all registered."
         ),
     ] = None,
     features: Annotated[
@@ -81,6 +84,14 @@ def check(
         str | None, typer.Option(help="Tools of torch that it claims, of compile,vmap,opcheck.")
     ] = None,
     device: Annotated[str, typer.Option(help="Where to run: cpu, cuda, cuda:1.")] = "cpu",
+    revision: Annotated[
+        str | None,
+        typer.Option(help="The commit of a kernel of the Hugging Face hub, 40 digits."),
+    ] = None,
+    allow_foreign_code: Annotated[
+        bool,
+        typer.Option("--allow-foreign-code", help="Fetch that kernel and run its code."),
+    ] = False,
     effort: Efforts = Effort.STANDARD,
     laws: Annotated[
         list[str] | None,
@@ -120,6 +131,10 @@ def check(
         attnspec check my_kernels:flash_attention --features causal,gqa --dtypes float16,bfloat16
     """
     settings = settings_of(context)
+    try:
+        settings = dataclasses.replace(settings, targets=pinned(settings.targets, revision))
+    except HubError as error:
+        refuse(str(error))
     if weights is not None:
         _compare_checkpoint(weights, settings, workers)
     run(settings, workers=workers, stop=stop, junit=junit)
@@ -145,6 +160,7 @@ def _compare_checkpoint(weights: str, settings: Settings, workers: int) -> None:
             settings.laws,
             limit=settings.timeout,
             memory=memory,
+            allow_foreign_code=settings.allow_foreign_code,
         )
         attentions = [
             each for each in planned if each.kind is SubjectKind.ATTENTION and not each.broken

@@ -36,6 +36,7 @@ def plan(
     memory: int | None,
     look_up: LookUp | None = None,
     folder: Path | None = None,
+    allow_foreign_code: bool = False,
 ) -> list[PlannedSubject]:
     """Look targets up, each external one in a process of its own.
 
@@ -49,6 +50,7 @@ def plan(
         look_up: replies with the subjects of a target in its process; `None` is
             `look_up_declared`, which finds nothing out about them by experiment.
         folder: the folder of the run, to note there what is waited for; `None` for nowhere.
+        allow_foreign_code: whether kernels of the hub may be fetched and run.
 
     Returns:
         The subjects of the targets. A target that exists but cannot be imported, or
@@ -66,7 +68,13 @@ def plan(
     processes: dict[str, Process] = {}
     try:
         for target in dict.fromkeys(targets or every_name()):
-            subject = PlannedSubject(target=target, name=target, claims=claims, device=device)
+            subject = PlannedSubject(
+                target=target,
+                name=target,
+                claims=claims,
+                device=device,
+                allow_foreign_code=allow_foreign_code,
+            )
             if subject.group not in processes:
                 processes[subject.group] = Process(look_up or look_up_declared, memory)
             request = {"subject": subject.to_data()}
@@ -119,7 +127,12 @@ def subjects_of(planned: PlannedSubject) -> Iterator[tuple[PlannedSubject, Loade
     """
     if planned.is_external:
         demand_device(planned.device)
-    loaded = resolve(planned.target, claims=planned.claims.read(), device=planned.device)
+    loaded = resolve(
+        planned.target,
+        claims=planned.claims.read(),
+        device=planned.device,
+        allow_foreign_code=planned.allow_foreign_code,
+    )
     for index, each in enumerate(loaded):
         yield _completed(planned, index, each), each
 

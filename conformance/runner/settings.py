@@ -16,7 +16,8 @@ OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "targets": (
         "--implementation",
         {
-            "help": "a registered name, module:attribute or file.py:attribute (may be repeated)",
+            "help": "a registered name, module:attribute, file.py:attribute or "
+            "hub:owner/name@revision:function (may be repeated)",
             "metavar": "TARGET",
         },
     ),
@@ -28,6 +29,10 @@ OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "extras": ("--attnspec-extras", {"help": "tools of torch that a bare callable claims"}),
     "device": ("--attnspec-device", {"help": "the device on which cases are drawn"}),
+    "allow_foreign_code": (
+        "--attnspec-allow-foreign-code",
+        {"help": "fetch and run kernels of the Hugging Face hub", "action": "store_true"},
+    ),
     "effort": ("--effort", {"help": "how many cases to try", "choices": [*map(str, Effort)]}),
     "laws": ("--laws", {"help": "only matching laws, clauses, families", "metavar": "PATTERN"}),
     "seed": ("--attnspec-seed", {"help": "repeats the fresh cases of a run", "type": int}),
@@ -73,13 +78,14 @@ class Settings:
     """The settings of a run, as a user types them.
 
     Attributes:
-        targets: registered names, `module:attribute` or `file.py:attribute`;
-            empty for all that are registered.
+        targets: registered names, `module:attribute`, `file.py:attribute` or
+            `hub:owner/name@revision:function`; empty for all that are registered.
         features: claims about targets; see `Claims.read`.
         dtypes: claimed storage types.
         profile: claimed answers of the profile, `key=value` each.
         extras: claimed tools of torch.
         device: the device on which cases are drawn.
+        allow_foreign_code: whether kernels of the Hugging Face hub may be fetched and run.
         effort: how many cases to try.
         laws: shell patterns of laws, clauses or families, which may be given separated by commas;
             empty for all.
@@ -101,6 +107,7 @@ class Settings:
     profile: tuple[str, ...] = ()
     extras: str | None = None
     device: str = "cpu"
+    allow_foreign_code: bool = False
     effort: Effort = Effort.STANDARD
     laws: tuple[str, ...] = ()
     seed: int | None = None

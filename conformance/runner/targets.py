@@ -25,6 +25,7 @@ from attnspec.conformance.runner.declare import (
 )
 from attnspec.conformance.runner.declare_model import BuildError, declare_model, is_build
 from attnspec.conformance.runner.first_call import failed_import
+from attnspec.conformance.runner.hub import HubError, HubKernel, is_hub_target
 from attnspec.spec import (
     Implementation,
     ModelImplementation,
@@ -85,16 +86,24 @@ def named_targets() -> tuple[str, ...]:
     return tuple(dict.fromkeys((*every_name(), *implementations.attention_names())))
 
 
-def resolve(target: str, *, claims: Claims = NO_CLAIMS, device: str = "cpu") -> list[LoadedSubject]:
+def resolve(
+    target: str,
+    *,
+    claims: Claims = NO_CLAIMS,
+    device: str = "cpu",
+    allow_foreign_code: bool = False,
+) -> list[LoadedSubject]:
     """Import a target, and return its subjects.
 
     A callable that needs two arguments, a configuration and weights, builds a GPT-2; any other is
     an attention function.
 
     Args:
-        target: a registered name, `module:attribute` or `path/to/file.py:attribute`.
+        target: a registered name, `module:attribute`, `path/to/file.py:attribute`, or
+            `hub:owner/name@revision:function`.
         claims: the user's claims, which override the target's declaration.
         device: the device on which cases are drawn.
+        allow_foreign_code: whether a kernel of the hub may be fetched and run.
 
     Returns:
         One subject, or several for a registered name that has several kinds.
@@ -104,21 +113,13 @@ def resolve(target: str, *, claims: Claims = NO_CLAIMS, device: str = "cpu") -> 
     """
     if ":" not in target:
         return [_overridden(each, claims) for each in _registered(target, device)]
-    module_name, _, attribute = target.rpartition(":")
-    module, import_code = _module(module_name, target)
-    try:
-        value = getattr(module, attribute)
-    except AttributeError:
-        near = suggestion_for(attribute, vars(module))
-        message = f"{target}: {module_name} has no attribute {attribute!r}{near}"
-        raise TargetError(message) from None
+    value, import_code = _value(target, allow_foreign_code=allow_foreign_code)
     if isinstance(value, ModelImplementation) or (callable(value) and is_build(value)):
         return [_model(target, value, claims)]
     if isinstance(value, TokenizerImplementation):
         return [LoadedSubject(kind=SubjectKind.TOKENIZER, subject=value)]
     if isinstance(value, SamplerImplementation):
         return [LoadedSubject(kind=SubjectKind.SAMPLER, subject=value)]
-    import_code = f"{import_code}; attention = {module.__name__}.{attribute}"
     try:
         if isinstance(value, Implementation):
             subject = _subject(claims.override(value), device, f"{import_code}.attention")
@@ -218,6 +219,44 @@ def _subject(implementation: Implementation, device: str, import_code: str) -> S
     # an implementation for one kind of device runs there, whichever device the user chose
     chosen = device if torch.device(device).type in only or len(only) > 1 else only[0]
     return Subject(implementation, device=chosen, import_code=import_code)
+
+
+def _value(target: str, *, allow_foreign_code: bool) -> tuple[Any, str]:
+    """Import what a target names, and return it with code that calls it `attention`."""
+    if is_hub_target(target):
+        kernel = _hub_kernel(target)
+        module, module_name = _hub_module(kernel, allow_foreign_code), kernel.repository
+        attribute, import_code = kernel.function, kernel.import_code
+    else:
+        module_name, _, attribute = target.rpartition(":")
+        module, import_code = _module(module_name, target)
+        import_code = f"{import_code}; attention = {module.__name__}.{attribute}"
+    try:
+        return getattr(module, attribute), import_code
+    except AttributeError:
+        near = suggestion_for(attribute, vars(module))
+        message = f"{target}: {module_name} has no attribute {attribute!r}{near}"
+        raise TargetError(message) from None
+
+
+def _hub_kernel(target: str) -> HubKernel:
+    try:
+        return HubKernel.of(target)
+    except HubError as error:
+        raise TargetError(str(error)) from None
+
+
+def _hub_module(kernel: HubKernel, allow_foreign_code: bool) -> Any:
+    """Import a kernel of the hub."""
+    try:
+        return kernel.load_module(allow_foreign_code=allow_foreign_code)
+    except HubError as error:
+        raise TargetError(str(error)) from error
+    except BaseException as error:
+        if isinstance(error, KeyboardInterrupt):
+            raise
+        cause = f"{type(error).__name__}: {error}"
+        raise BrokenTarget(failed_import(str(kernel), cause)) from error
 
 
 def _module(name: str, target: str) -> tuple[ModuleType, str]:

@@ -60,6 +60,7 @@ class PlannedSubject:
         deviations: the law of each of its known deviations, in their order.
         broken: the reason why it cannot be judged, or empty.
         remark: a sentence for the user on the profile under which it is judged, or empty.
+        allow_foreign_code: whether it may be fetched from the hub and run, if it is a kernel there.
     """
 
     target: str
@@ -71,6 +72,7 @@ class PlannedSubject:
     deviations: tuple[str, ...] = ()
     broken: str = ""
     remark: str = ""
+    allow_foreign_code: bool = False
 
     @property
     def group(self) -> str:
@@ -92,7 +94,12 @@ class PlannedSubject:
         Raises:
             TargetError: if that fails.
         """
-        subjects = resolve(self.target, claims=self.claims.read(), device=self.device)
+        subjects = resolve(
+            self.target,
+            claims=self.claims.read(),
+            device=self.device,
+            allow_foreign_code=self.allow_foreign_code,
+        )
         if self.index >= len(subjects):
             raise TargetError(f"{self.target}: it stands for something else than before")
         return subjects[self.index]
