@@ -28,7 +28,10 @@ extensions = [
     "matplotlib.sphinxext.plot_directive",
     "api",
     "behaviour",
+    "citations",
+    "clause_index",
     "command_line",
+    "comparison",
     "evidence",
     "exercise",
     "highlighting",
@@ -36,9 +39,12 @@ extensions = [
     "laws",
     "link_check",
     "mutants",
+    "printed",
     "record_fields",
     "released",
     "tokenizer_tables",
+    "reference_code",
+    "search_terms",
 ]
 exclude_patterns = ["_build", "results"]
 

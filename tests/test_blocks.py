@@ -28,7 +28,8 @@ RUN = {"{doctest}", "{testsetup}", "{testcleanup}"}
 BUILT = {
     *("{api}", "{behaviour}", "{command-line}", "{evidence}", "{eval-rst}", "{figure}"),
     "{glossary}",
-    *("{include}", "{laws}", "{mutants}", "{planted}", "{record-fields}", "{toctree}"),
+    *("{clause-index}", "{comparison}", "{include}", "{laws}", "{mutants}", "{planted}"),
+    *("{printed}", "{record-fields}", "{reports}", "{toctree}"),
 }
 """Directives without code: the build of the pages fails if they are wrong."""
 
@@ -110,6 +111,7 @@ INCLUDED = {
     "docs/examples/attention_in_c.py": "tests/test_examples.py",
     "docs/examples/conformance.yml": "tests/test_examples.py",
     "docs/examples/conformance_noxfile.py": "tests/test_examples.py",
+    "docs/examples/my_kernels.py": "tests/test_readme.py",
     "docs/examples/student_gpt2.py": "tests/conformance/cli/test_check_gpt2.py",
     "docs/examples/two_kernels.py": "docs/how_to/profile.md",
 }

@@ -65,6 +65,13 @@ def test_the_first_screen_is_correct(tmp_path):
     assert pattern(output).fullmatch(printed), printed
 
 
+def test_the_site_shows_the_kernel_of_the_readme_and_a_right_one():
+    kernel = (DOCS / "examples" / "my_kernels.py").read_text(encoding="utf-8")
+    right = (DOCS / "examples" / "right_kernels.py").read_text(encoding="utf-8")
+    assert kernel == blocks(README, "python")[0]
+    assert right == kernel.replace("tril(-1)", "tril()") != kernel
+
+
 def test_only_three_dots_match_any_lines():
     assert pattern("…\na\n…\nb").fullmatch("x\ny\na\nb")
     assert pattern("a\n…").fullmatch("a\n")

@@ -4,11 +4,11 @@ import ast
 import dataclasses
 import importlib
 import inspect
-import re
 import textwrap
 from types import FunctionType, ModuleType
 from typing import Any
 
+import docstrings
 from docutils import nodes
 from docutils.statemachine import StringList
 from sphinx.addnodes import pending_xref
@@ -18,10 +18,6 @@ from sphinx.util.docutils import SphinxDirective
 from sphinx.util.nodes import make_refnode
 from sphinx.util.typing import ExtensionMetadata
 
-_CLAUSE = re.compile(r"\b[A-Z]{3}-[0-9]+\b")
-_SECTION = re.compile(r"^[A-Z]\w+:$")
-_PLURAL = re.compile(r"(`\w+`)s\b")
-_DISTANCE = re.compile(r"\|(\w[^|`\\]*\w)\|")
 _FOREIGN = {
     *("Bool", "Float", "Float64", "Int", "Tensor", "ndarray", "jaxtyping", "torch"),
     *("_pytest", "StrEnum", "collections", "hypothesis", "os", "pathlib", "tiktoken"),
@@ -36,16 +32,15 @@ def describe(
     app: Sphinx, what: str, name: str, documented: Any, options: object, lines: list[str]
 ) -> None:
     """Link the clauses of a docstring, and list the type, default and meaning of each field."""
-    lines[:] = [_DISTANCE.sub(r"\|\1\|", _PLURAL.sub(r"\1\ s", line)) for line in lines]
+    lines[:] = map(docstrings.as_restructured_text, lines)
     if what in ("attribute", "data", "property"):
         _AS_WRITTEN[name] = list(lines)
         return
-    sections = _sections(lines)
+    sections = docstrings.sections(lines)
     is_record = inspect.isclass(documented) and dataclasses.is_dataclass(documented)
-    meanings = _entries(sections.pop("Attributes:", [])) if is_record else {}
+    meanings = docstrings.entries(sections.pop("Attributes:", [])) if is_record else {}
     if "Clauses:" in sections:
-        text = " ".join(line.strip() for line in sections["Clauses:"]).strip()
-        linked = _CLAUSE.sub(lambda match: f":ref:`{match[0]} <{match[0].lower()}>`", text)
+        linked = docstrings.linked_clauses(docstrings.joined(sections["Clauses:"]))
         sections["Clauses:"] = [f"    {linked}", ""]
     lines.clear()
     for title, content in sections.items():
@@ -65,27 +60,6 @@ def restore(
 ) -> None:
     """Restore the sentence of an attribute: the words before its colon are not a type."""
     lines[:] = _AS_WRITTEN.pop(name, lines)
-
-
-def _sections(lines: list[str]) -> dict[str, list[str]]:
-    """Return the sections of a docstring by their headings, the first under an empty one."""
-    sections: dict[str, list[str]] = {"": []}
-    section = sections[""]
-    for line in lines:
-        if _SECTION.match(line):
-            section = sections.setdefault(line, [])
-        else:
-            section.append(line)
-    return sections
-
-
-def _entries(lines: list[str]) -> dict[str, str]:
-    """Return the meanings in an Attributes section by their names."""
-    meanings: dict[str, str] = {}
-    for entry in re.split(r"\n(?=\w+:)", textwrap.dedent("\n".join(lines)).strip()):
-        name, _, meaning = entry.partition(":")
-        meanings[name] = " ".join(meaning.split())
-    return meanings
 
 
 def _fields(record: type, meanings: dict[str, str]) -> list[str]:

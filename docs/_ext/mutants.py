@@ -40,6 +40,37 @@ class Mutants(SphinxDirective):
         return parent.children
 
 
+class Reports(SphinxDirective):
+    """`{reports}`: the public reports by project, each with its mutants."""
+
+    def run(self) -> list[nodes.Node]:
+        """Write a list in Markdown and parse it."""
+        parent = nodes.container(classes=["reports"])
+        self.state.nested_parse(StringList(_reports().splitlines(), source=""), 0, parent)
+        return parent.children
+
+
+def _reports() -> str:
+    mutants_of: dict[str, list[str]] = {}
+    for mutant in mutants.load().values():
+        if mutant.source:
+            shown = f"[{mutant.id}](#mutant-{mutant.id.lower()})"
+            mutants_of.setdefault(mutant.source, []).append(shown)
+    for report in UNREPEATED:
+        mutants_of.setdefault(report.source, []).append("no mutant")
+    projects: dict[str, list[str]] = {}
+    for source in sorted(mutants_of):
+        _, _, host, *path = source.split("/")
+        project = "/".join(path[:2]) if host == "github.com" else host
+        rest = "/".join(path[2:] if host == "github.com" else path) or project
+        line = f"[{rest}]({source}): {', '.join(mutants_of[source])}"
+        projects.setdefault(project, []).append(line)
+    lines: list[str] = []
+    for project in sorted(projects, key=str.casefold):
+        lines += [f"**{project}**", "", *(f"- {line}" for line in projects[project]), ""]
+    return "\n".join(lines)
+
+
 def _counts() -> str:
     known = mutants.load().values()
     reported = sum(bool(mutant.source) for mutant in known)
@@ -80,6 +111,7 @@ def _equivalent() -> str:
 
 
 def setup(app: Sphinx) -> ExtensionMetadata:
-    """Register the directive."""
+    """Register the directives."""
     app.add_directive("mutants", Mutants)
+    app.add_directive("reports", Reports)
     return {"version": "1", "parallel_read_safe": True}

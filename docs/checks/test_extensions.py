@@ -7,6 +7,9 @@ from pathlib import Path
 import pytest
 
 EXTENSIONS = Path(__file__).parents[1] / "_ext"
+sys.path.insert(0, str(EXTENSIONS))
+
+import reference_code  # noqa: E402  (found by the line above)
 
 CLAUSE = """\
 # A chapter
@@ -88,3 +91,66 @@ def test_a_law_and_its_mutants_link_to_each_other(build, tmp_path):
     assert 'href="#law-the-diagonal-lies-where-the-profile-says"' in page
     assert "law_the_diagonal_lies_where_the_profile_says" in page
     assert 'class="reference external"' in page
+
+
+FUNCTION = '''\
+import torch
+
+def short(x):
+    """Return x."""
+    return x
+
+def scaled(
+    query: Float[torch.Tensor, "*batch queries"] | None,
+    *,
+    scale: float = 1.0,
+) -> torch.Tensor:
+    r"""Scale the queries.
+
+    .. math:: s q
+
+    Args:
+        query: of any unit: as :math:`q`,
+            or none.
+        scale: `x`s that multiply.
+
+    Returns:
+        The product.
+
+    Clauses:
+        ATT-10
+    """
+    # why
+    return query * scale
+'''
+
+
+def test_an_included_function_has_its_docstring_folded(build, tmp_path):
+    (tmp_path / "code.py").write_text(FUNCTION)
+    include = "```{{literalinclude}} code.py\n:pyobject: {}\n```\n"
+    text = "# A page\n\n(att-10)=\n## ATT-10\n\n" + include.format("scaled")
+    run = build(text + include.format("short"), "sphinx.ext.mathjax", "reference_code")
+    assert (run.returncode, run.stderr) == (0, "")
+    page = (tmp_path / "html" / "index.html").read_text()
+    code, _, rest = page.partition("<details")
+    folded, _, after = rest.partition("</details>")
+    assert "Scale the queries." in code
+    assert "# why" in code
+    assert "The product." not in code
+    assert "Return x." in after
+    for part in ("<table", "The product.", 'href="#att-10"', "*batch", "1.0", "s q"):
+        assert part in folded, part
+    assert page.count("<details") == 1
+
+
+def test_a_function_keeps_all_but_the_mark_up_of_its_docstring():
+    source = FUNCTION.partition("\n\n")[2].partition("\n\n")[2]
+    function = reference_code.shown(source)
+    namespace = {"torch": __import__("torch")}
+    lines = [line.strip() for line in function.source.splitlines()]
+    assert lines[-3:] == ['"""Scale the queries."""', "# why", "return query * scale"]
+    namespace["Float"] = type("Float", (), {"__class_getitem__": lambda cls, item: cls})
+    exec(compile(function.source, "page", "exec"), namespace)
+    assert namespace["scaled"](3.0, scale=2.0) == 6.0
+    assert reference_code.shown("x = 1") is None
+    assert reference_code.shown('def f():\n    """One sentence."""') is None
