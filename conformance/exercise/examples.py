@@ -216,7 +216,8 @@ def _causal_attention() -> list[Example]:
 def _multi_head_attention() -> list[Example]:
     def part(packed: Enclosure, third: int, heads: int) -> Enclosure:
         def move(tensor: torch.Tensor) -> torch.Tensor:
-            return tensor.chunk(3, -1)[third].unflatten(-1, (heads, -1)).transpose(1, 2)
+            own: torch.Tensor = tensor.chunk(3, -1)[third].unflatten(-1, (heads, -1))
+            return own.transpose(1, 2)
 
         return packed.map(move)
 
