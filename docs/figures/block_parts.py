@@ -45,7 +45,7 @@ for top, parts in BRANCHES.items():
     axes.add_patch(circle)
     axes.text(1.5, top - 5.2, "+", ha="center", va="center", fontsize=11, zorder=4)
     axes.text(7.5, top - 1.7, READS[top].replace(" ", "\n", 1), va="center", fontsize=8)
-axes.text(7.5, 13.6 - 3.4, "dropout of\nweights inside", va="center", fontsize=8, color="#666666")
+axes.text(7.5, 13.6 - 2.9, "dropout of\nits weights", va="center", fontsize=8, color="#666666")
 axes.text(2.1, 13.6 - 6.0, "h", va="center", weight="bold")
 for (left, y), rows in LENGTHS.items():
     text = f"length {rows.norm(dim=-1).mean():.2f}"
