@@ -224,11 +224,15 @@ class Collector:
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         """Print the verdict and the causes of a command's run, the matrix and the counts."""
+        # pytest has printed an empty line: nothing stands between it and the verdict
+        if self.records:
+            self._print_results(terminalreporter)
         if self.unwritten:
             terminalreporter.ensure_newline()
             terminalreporter.write_line(f"attnspec: the report is not whole: {self.unwritten}")
-        if not self.records:
-            return
+
+    def _print_results(self, terminalreporter: Any) -> None:
+        """Print the verdict and the causes of a command's run, the matrix and the counts."""
         from rich.console import Console
 
         from attnspec.conformance.report.escape import escape_controls

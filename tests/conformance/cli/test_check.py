@@ -212,3 +212,25 @@ def test_a_mistake_of_attnspec_has_an_exit_status_of_its_own(tmp_path):
     assert records["weights-sum-to-one"].outcome is Outcome.INTERNAL_ERROR
     assert "Traceback" in records["weights-sum-to-one"].message
     assert records["queries-are-independent"].outcome is Outcome.PASSED
+
+
+@pytest.mark.rotating
+@pytest.mark.parametrize(
+    ("arguments", "verdict"),
+    [
+        ((), "NOT conforming: "),
+        (("-x",), "NOT conforming: "),
+        (("--verbose",), "NOT conforming: "),
+        ((), "NOT conforming: its first call fails"),
+        ((), "conforming in all"),
+    ],
+    ids=["plain", "stopped", "verbose", "first call", "right"],
+)
+def test_one_empty_line_stands_before_the_verdict(tmp_path, arguments, verdict):
+    mistake = {"scale": "query.shape[-1]"} if verdict == "NOT conforming: " else {}
+    mistake = {"merged": ", 1"} if "first call" in verdict else mistake
+    done = check(tmp_path, "--laws", "ATT-11", *arguments, **mistake)
+    lines = done.stdout.splitlines()
+    (place,) = (number for number, line in enumerate(lines) if f": {verdict}" in line)
+    assert lines[place - 1] == ""
+    assert place == 1 or lines[place - 2] != ""
