@@ -37,6 +37,7 @@ extensions = [
     "highlighting",
     "interactive",
     "laws",
+    "libraries",
     "link_check",
     "mutants",
     "printed",

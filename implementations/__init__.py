@@ -58,6 +58,16 @@ def attention_names() -> tuple[str, ...]:
     return (*_ATTENTION, *(name for names in _FRAMEWORKS.values() for name in names))
 
 
+_OF_TORCH = ("sdpa", "sdpa_math", "sdpa_flash", "cuda_flash", "cuda_efficient", "cuda_cudnn")
+"""Attention implementations of every run that torch makes, and this project only calls."""
+
+
+def libraries() -> dict[str, str]:
+    """Return the library of each attention implementation that is not this project's own."""
+    of_frameworks = {name: library for library, names in _FRAMEWORKS.items() for name in names}
+    return dict.fromkeys(_OF_TORCH, "torch") | of_frameworks
+
+
 def load(name: str) -> Implementation:
     """Import an attention implementation.
 

@@ -32,4 +32,6 @@ IMPLEMENTATION = Implementation(
     profile=Profile(
         masked_keys=MaskedNonfinite.PROPAGATES, masked_values=MaskedNonfinite.PROPAGATES
     ),
+    # torch traces the call anew for each shape, to run the trace as it is
+    compiles_each_shape=True,
 )

@@ -4,7 +4,12 @@ from typing import cast
 
 import torch
 
-from attnspec.implementations.transformers_attention import as_model_calls, supports, unavailable
+from attnspec.implementations.transformers_attention import (
+    EAGER_DEVIATIONS,
+    as_model_calls,
+    eager_supports,
+    unavailable,
+)
 from attnspec.spec import (
     Attention,
     CausalAlignment,
@@ -24,7 +29,7 @@ IMPLEMENTATION = Implementation(
     attention=cast(Attention, ATTENTION),
     features=frozenset({Feature.MASK, Feature.CAUSAL, Feature.DROPOUT, Feature.BACKWARD}),
     dtypes=(torch.float64, torch.float32, torch.float16, torch.bfloat16),
-    supports=supports,
+    supports=eager_supports,
     unavailable=unavailable,
     # A model hides a key by the most negative number, so a query that reads none reads all of them.
     profile=Profile(
@@ -35,4 +40,5 @@ IMPLEMENTATION = Implementation(
         masked_values=MaskedNonfinite.PROPAGATES,
         rounding=Rounding(level=RoundingLevel.EAGER),
     ),
+    deviations=EAGER_DEVIATIONS,
 )

@@ -4,8 +4,19 @@ from typing import cast
 
 import torch
 
-from attnspec.implementations.transformers_attention import as_model_calls, supports, unavailable
-from attnspec.spec import Attention, CausalAlignment, Feature, Implementation, Profile
+from attnspec.implementations.transformers_attention import (
+    as_model_calls,
+    flex_supports,
+    flex_unavailable,
+)
+from attnspec.spec import (
+    Attention,
+    CausalAlignment,
+    Feature,
+    Implementation,
+    MaskedNonfinite,
+    Profile,
+)
 
 ATTENTION = as_model_calls(
     "gpt2", "flex_attention", names=("attn_mask", "is_causal", "scale", "softcap")
@@ -15,8 +26,13 @@ IMPLEMENTATION = Implementation(
     name="gpt2_flex",
     attention=cast(Attention, ATTENTION),
     features=frozenset({Feature.MASK, Feature.CAUSAL, Feature.SOFTCAP}),
-    dtypes=(torch.float64, torch.float32, torch.float16, torch.bfloat16),
-    supports=supports,
-    unavailable=unavailable,
-    profile=Profile(causal_alignment=CausalAlignment.LOWER_RIGHT),
+    dtypes=(torch.float32, torch.float16, torch.bfloat16),
+    supports=flex_supports,
+    unavailable=flex_unavailable,
+    profile=Profile(
+        causal_alignment=CausalAlignment.LOWER_RIGHT,
+        masked_keys=MaskedNonfinite.PROPAGATES,
+        masked_values=MaskedNonfinite.PROPAGATES,
+    ),
+    compiles_each_shape=True,
 )

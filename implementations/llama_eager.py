@@ -4,12 +4,18 @@ from typing import cast
 
 import torch
 
-from attnspec.implementations.transformers_attention import as_model_calls, supports, unavailable
+from attnspec.implementations.transformers_attention import (
+    EAGER_DEVIATIONS,
+    as_model_calls,
+    float32_supports,
+    unavailable,
+)
 from attnspec.spec import (
     Attention,
     CausalAlignment,
     EmptyRow,
     Feature,
+    Float64Precision,
     Implementation,
     MaskedNonfinite,
     Profile,
@@ -28,7 +34,7 @@ IMPLEMENTATION = Implementation(
         {Feature.MASK, Feature.CAUSAL, Feature.DROPOUT, Feature.BACKWARD, Feature.GQA}
     ),
     dtypes=(torch.float64, torch.float32, torch.float16, torch.bfloat16),
-    supports=supports,
+    supports=float32_supports,
     unavailable=unavailable,
     # A model hides a key by the most negative number, so a query that reads none reads all of them.
     profile=Profile(
@@ -37,6 +43,8 @@ IMPLEMENTATION = Implementation(
         empty_row_float_mask=EmptyRow.NAN,
         masked_keys=MaskedNonfinite.PROPAGATES,
         masked_values=MaskedNonfinite.PROPAGATES,
+        float64_precision=Float64Precision.FLOAT32,
         rounding=Rounding(level=RoundingLevel.EAGER),
     ),
+    deviations=EAGER_DEVIATIONS,
 )

@@ -4,8 +4,14 @@ from typing import cast
 
 import torch
 
-from attnspec.implementations.transformers_attention import as_model_calls, supports, unavailable
-from attnspec.spec import Attention, CausalAlignment, Feature, Implementation, Profile
+from attnspec.implementations.transformers_attention import (
+    SDPA_DEVIATIONS,
+    SDPA_PROFILE,
+    as_model_calls,
+    sdpa_supports,
+    unavailable,
+)
+from attnspec.spec import Attention, Feature, Implementation
 
 ATTENTION = as_model_calls(
     "llama", "sdpa", names=("attn_mask", "is_causal", "scale", "dropout_p", "enable_gqa")
@@ -18,7 +24,8 @@ IMPLEMENTATION = Implementation(
         {Feature.MASK, Feature.CAUSAL, Feature.DROPOUT, Feature.BACKWARD, Feature.GQA}
     ),
     dtypes=(torch.float64, torch.float32, torch.float16, torch.bfloat16),
-    supports=supports,
+    supports=sdpa_supports,
     unavailable=unavailable,
-    profile=Profile(causal_alignment=CausalAlignment.LOWER_RIGHT),
+    profile=SDPA_PROFILE,
+    deviations=SDPA_DEVIATIONS,
 )

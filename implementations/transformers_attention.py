@@ -7,6 +7,7 @@ is aligned at the lower right. A float mask of rank 4 goes to the attention as i
 
 import functools
 from collections.abc import Callable, Collection
+from dataclasses import replace
 from importlib import import_module
 from typing import Any
 
@@ -15,8 +16,11 @@ from jaxtyping import Float
 
 from attnspec.implementations.adapters.attention_interface import from_attention_interface
 from attnspec.implementations.adapters.parameters import limited
+from attnspec.implementations.compiled import unavailable as no_compiler
+from attnspec.implementations.cpu_kernels import DEVIATIONS, PROFILE
+from attnspec.implementations.cpu_products import is_stored_in_bfloat16, rows_are_apart
 from attnspec.implementations.frameworks import missing
-from attnspec.spec import Case, MaskKind, MaskShape
+from attnspec.spec import Case, CausalAlignment, Deviation, Mask, MaskKind, MaskPattern, MaskShape
 
 OF_ALL_HEADS = (MaskShape.BATCH, MaskShape.KEYS, MaskShape.QUERIES, MaskShape.RANK_2)
 """The shapes of masks that a model can make."""
@@ -72,3 +76,100 @@ def supports(case: Case) -> str | None:
     if case.mask.kind is MaskKind.FLOAT and case.is_causal:
         return "a float mask replaces the causal mask of a model"
     return None
+
+
+def eager_supports(case: Case) -> str | None:
+    """Return the reason why no model makes a call like a case by its eager function, or None."""
+    is_bool = case.mask is not None and case.mask.kind is MaskKind.BOOL
+    if is_bool and case.dropout_p > 0:
+        return "an empty row has weights here, which dropout drops"
+    return supports(case)
+
+
+def float32_supports(case: Case) -> str | None:
+    """Return likewise, for an eager function whose softmax is computed in float32."""
+    is_bool = case.mask is not None and case.mask.kind is MaskKind.BOOL
+    if is_bool and case.dtype == torch.float64:
+        return "in float64 the number that hides a key overflows the softmax in float32"
+    return eager_supports(case)
+
+
+def flex_supports(case: Case) -> str | None:
+    """Return the reason why a model does not make a call like a case by `flex_attention`, or None.
+
+    A float mask may end the process, so these calls are refused here, and a test of the finding
+    makes them in a process of its own.
+    """
+    if min(case.batch, case.heads, case.queries, case.keys, case.d_head, case.d_value) == 0:
+        return "compiled flex_attention takes no empty tensor"
+    if case.mask is not None and case.mask.kind is MaskKind.FLOAT:
+        return "a float mask is misread, or ends the process (docs/findings.md#two-indices)"
+    return supports(case)
+
+
+def flex_unavailable() -> str | None:
+    """Return the reason why the compiled `flex_attention` cannot be used here, or None."""
+    return unavailable() or no_compiler()
+
+
+def sdpa_supports(case: Case) -> str | None:
+    """Return the reason why no model makes a call like a case by `sdpa`, or None."""
+    if min(case.batch, case.heads, case.queries, case.d_value) == 0:
+        return "transformers reshapes the output, which must not be empty"
+    return supports(case)
+
+
+def reaching_torch(case: Case) -> Case:
+    """Return the case of the call that `sdpa` makes of torch's function.
+
+    Causal calls have a mask, unless there are as many queries as keys, or one query.
+    """
+    mask = case.mask
+    is_causal = case.is_causal and mask is None and case.queries == case.keys > 1
+    if mask is not None and mask.shape is MaskShape.RANK_3:
+        mask = replace(mask, shape=MaskShape.HEADS)
+    if case.is_causal and mask is None and 1 < case.queries != case.keys:
+        mask = Mask(shape=MaskShape.BATCH)
+    return case.but(mask=mask, is_causal=is_causal)
+
+
+def _of_torch(deviation: Deviation) -> Deviation:
+    return replace(deviation, applies=lambda case: deviation.applies(reaching_torch(case)))
+
+
+SDPA_DEVIATIONS = tuple(map(_of_torch, DEVIATIONS))
+"""The known bugs of torch's kernels, in the calls that reach them."""
+
+SDPA_PROFILE = replace(PROFILE, causal_alignment=CausalAlignment.LOWER_RIGHT)
+
+EMPTY_IN_BFLOAT16 = Case(
+    queries=17,
+    keys=63,
+    d_head=5,
+    d_value=4,
+    dtype=torch.bfloat16,
+    mask=Mask(kind=MaskKind.FLOAT, pattern=MaskPattern.EMPTY_ROWS, shape=MaskShape.BATCH),
+)
+
+
+def _has_rows_of_nan(case: Case) -> bool:
+    """Return whether a row of weights is NaN in a product of bfloat16 numbers."""
+    is_float = case.mask is not None and case.mask.kind is MaskKind.FLOAT
+    return is_stored_in_bfloat16(case) and is_float
+
+
+EAGER_DEVIATIONS = tuple(
+    Deviation(
+        law=law,
+        reason=(
+            "a query that a float mask lets read no key makes the row before it NaN too, in matrix "
+            "products of bfloat16 on CPUs with AMX (seen in torch 2.13.0)"
+        ),
+        link="docs/findings.md#the-row-before-a-row-of-nan",
+        applies=_has_rows_of_nan,
+        example=EMPTY_IN_BFLOAT16,
+        unavailable=rows_are_apart,
+    )
+    for law in ("options-combine", "an-empty-row-gives-the-declared-output")
+)
+"""A known bug of torch's matrix products, where an eager function gives NaN for an empty row."""

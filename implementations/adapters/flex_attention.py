@@ -63,7 +63,7 @@ def from_flex_attention(function: Callable[..., Any]) -> Callable[..., Any]:
             query,
             key,
             value,
-            score_mod=_score_mod(None if is_bool else mask, softcap, alibi_slopes),
+            score_mod=_score_mod(None if is_bool else mask, softcap, alibi_slopes, query),
             block_mask=_block_mask(query, key, mask if is_bool else None, is_causal, window),
             **keywords,
         )
@@ -73,19 +73,25 @@ def from_flex_attention(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _score_mod(
-    bias: torch.Tensor | None, softcap: float | None, slopes: torch.Tensor | None
+    bias: torch.Tensor | None,
+    softcap: float | None,
+    slopes: torch.Tensor | None,
+    query: torch.Tensor,
 ) -> Callable[..., Any] | None:
     """Return the function of a scaled score, or None if scores stay as they are."""
     if bias is None and softcap is None and slopes is None:
         return None
+    # a number would be compiled into the code, and torch 2.13 raises for a second one
+    wide = torch.float64 if query.dtype == torch.float64 else torch.float32
+    cap = None if softcap is None else torch.tensor(softcap, dtype=wide, device=query.device)
 
-    def modified(score: Any, batch: Any, head: Any, query: Any, key: Any) -> Any:
-        if softcap is not None:
-            score = softcap * torch.tanh(score / softcap)
+    def modified(score: Any, batch: Any, head: Any, q_index: Any, k_index: Any) -> Any:
+        if cap is not None:
+            score = cap * torch.tanh(score / cap)
         if bias is not None:
-            score = score + bias[batch, head, query, key]
+            score = score + bias[batch, head, q_index, k_index]
         if slopes is not None:
-            score = score - slopes[head] * (query - key).abs()
+            score = score - slopes[head] * (q_index - k_index).abs()
         return score
 
     return modified
@@ -107,14 +113,18 @@ def _block_mask(
     if mask is None and left is None and right is None:
         return None
 
+    first, last = (
+        None if side is None else torch.tensor(side, device=query.device) for side in (left, right)
+    )
+
     def visible(batch: Any, head: Any, query: Any, key: Any) -> Any:
         readable = key >= 0
         if mask is not None:
             readable = readable & mask[batch, head, query, key]
-        if left is not None:
-            readable = readable & (key >= query - left)
-        if right is not None:
-            readable = readable & (key <= query + right)
+        if first is not None:
+            readable = readable & (key >= query - first)
+        if last is not None:
+            readable = readable & (key <= query + last)
         return readable
 
     batch, heads, queries, _ = query.shape
