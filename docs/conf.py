@@ -81,14 +81,33 @@ plot_rcparams = {
 }
 plot_apply_rcparams = True
 
+pygments_style = "a11y-high-contrast-light"
 html_theme = "furo"
 html_title = f"attnspec {SPEC_VERSION}"
 html_static_path = ["_static"]
-html_css_files = ["attnspec.css", "evidence.css"]
+html_css_files = ["attnspec.css", "evidence.css", "tables.css"]
+html_js_files = ["accessible.js"]
 html_copy_source = False
 html_show_copyright = False
 html_use_index = False
-html_theme_options = {"top_of_page_buttons": []}
+# Text has a contrast of 7 : 1 with its background, by day and by night.
+html_theme_options = {
+    "top_of_page_buttons": [],
+    "light_css_variables": {
+        "color-brand-primary": "#0b3da9",
+        "color-brand-content": "#0b3da9",
+        "color-brand-visited": "#6a1fb8",
+        "color-foreground-secondary": "#50525a",
+        "color-foreground-muted": "#50525a",
+    },
+    "dark_css_variables": {
+        "color-brand-primary": "#8ab4ff",
+        "color-brand-content": "#8ab4ff",
+        "color-brand-visited": "#d3a4ff",
+        "color-foreground-secondary": "#b4b8bd",
+        "color-foreground-muted": "#b4b8bd",
+    },
+}
 
 copybutton_prompt_text = r">>> |\.\.\. |\$ "
 copybutton_prompt_is_regexp = True

@@ -11,6 +11,7 @@ import pytest
 import yaml
 from typer.main import get_command
 
+from attnspec import __version__
 from attnspec.conformance.api import check_attention
 from attnspec.conformance.cli.app import app
 from attnspec.conformance.report.record import CONFORMING, Outcome
@@ -82,6 +83,17 @@ def test_the_workflow_has_the_form_of_github_actions():
         for step in job["steps"]:
             assert ("uses" in step) != ("run" in step)
             assert "uses" not in step or re.fullmatch(r"[\w-]+/[\w-]+@v\d+", step["uses"])
+
+
+def test_the_workflow_pins_this_version():
+    assert workflow()["env"]["ATTNSPEC"].endswith(f".git@v{__version__}")
+
+
+def test_the_citation_names_this_version():
+    citation = yaml.safe_load((EXAMPLES.parents[1] / "CITATION.cff").read_text(encoding="utf-8"))
+    assert citation["version"] == __version__
+    assert citation["license"] == "Apache-2.0"
+    assert {"cff-version", "message", "title", "authors"} <= citation.keys()
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")

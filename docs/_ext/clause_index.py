@@ -2,13 +2,14 @@
 
 import re
 
-from attnspec.spec import CHAPTERS, all_clauses
-from attnspec.spec.clauses import Clause, chapter_text
 from docutils import nodes
 from docutils.statemachine import StringList
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 from sphinx.util.typing import ExtensionMetadata
+
+from attnspec.spec import CHAPTERS, all_clauses
+from attnspec.spec.clauses import Clause, chapter_text
 
 
 class ClauseIndex(SphinxDirective):

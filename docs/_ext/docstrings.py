@@ -30,9 +30,9 @@ def sections(lines: Iterable[str]) -> dict[str, list[str]]:
 def entries(lines: Iterable[str]) -> dict[str, str]:
     """Return the texts of a section such as Args or Attributes by the names before its colons."""
     texts: dict[str, str] = {}
-    for entry in re.split(r"\n(?=\w+:)", textwrap.dedent("\n".join(lines)).strip()):
+    for entry in re.split(r"\n(?=\**\w+:)", textwrap.dedent("\n".join(lines)).strip()):
         name, _, text = entry.partition(":")
-        texts[name] = " ".join(text.split())
+        texts[name.lstrip("*")] = " ".join(text.split())
     return texts
 
 

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from docutils import nodes
 from docutils.parsers.rst import directives
@@ -97,7 +97,7 @@ class Printed(SphinxDirective):
 
     required_arguments = 1
     final_argument_whitespace = True
-    option_spec = {
+    option_spec: ClassVar[dict[str, Any]] = {
         "files": directives.unchanged_required,
         "status": directives.nonnegative_int,
         "start-at": directives.unchanged_required,
@@ -129,7 +129,7 @@ class Printed(SphinxDirective):
             for name, content in result.files.items():
                 (folder / name).write_bytes(content)
         text = f"$ {command}\n{shown}"
-        return [nodes.literal_block(text, text, language="console")]
+        return [nodes.literal_block(text, text, language="console", classes=["printed"])]
 
 
 def setup(app: Sphinx) -> ExtensionMetadata:

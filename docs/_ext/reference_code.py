@@ -71,11 +71,14 @@ def table(function: ast.FunctionDef, meanings: dict[str, str]) -> list[str]:
     has_defaults = any(default is not None for default in defaults)
     heads = ["argument", "type or shape", *["default"] * has_defaults, "meaning"]
     lines += [f"   {'*' if head == heads[0] else ' '} - {head}" for head in heads]
-    for argument, default in zip([*positional, *arguments.kwonlyargs], defaults, strict=True):
+    shown_as = {arguments.vararg: "*", arguments.kwarg: "**"}
+    variadic = [argument for argument in shown_as if argument is not None]
+    named = [*positional, *arguments.kwonlyargs, *variadic]
+    for argument, default in zip(named, [*defaults, *[None] * len(variadic)], strict=True):
         if argument.arg == "self":
             continue
         kind = "" if argument.annotation is None else type_or_shape(argument.annotation)
-        lines += [f"   * - ``{argument.arg}``", f"     - {kind}"]
+        lines += [f"   * - ``{shown_as.get(argument, '')}{argument.arg}``", f"     - {kind}"]
         if has_defaults:
             lines.append(f"     - {'' if default is None else f'``{ast.unparse(default)}``'}")
         lines += [

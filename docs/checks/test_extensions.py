@@ -9,7 +9,11 @@ import pytest
 EXTENSIONS = Path(__file__).parents[1] / "_ext"
 sys.path.insert(0, str(EXTENSIONS))
 
-import reference_code  # noqa: E402  (found by the line above)
+import citations  # noqa: E402  (found by the line above)
+import clause_index  # noqa: E402
+import comparison  # noqa: E402
+import printed  # noqa: E402
+import reference_code  # noqa: E402
 
 CLAUSE = """\
 # A chapter
@@ -104,6 +108,7 @@ def scaled(
     query: Float[torch.Tensor, "*batch queries"] | None,
     *,
     scale: float = 1.0,
+    **settings: int,
 ) -> torch.Tensor:
     r"""Scale the queries.
 
@@ -113,6 +118,7 @@ def scaled(
         query: of any unit: as :math:`q`,
             or none.
         scale: `x`s that multiply.
+        **settings: more of them.
 
     Returns:
         The product.
@@ -138,7 +144,15 @@ def test_an_included_function_has_its_docstring_folded(build, tmp_path):
     assert "# why" in code
     assert "The product." not in code
     assert "Return x." in after
-    for part in ("<table", "The product.", 'href="#att-10"', "*batch", "1.0", "s q"):
+    for part in (
+        "<table",
+        "The product.",
+        'href="#att-10"',
+        "*batch",
+        "1.0",
+        "s q",
+        "more of them",
+    ):
         assert part in folded, part
     assert page.count("<details") == 1
 
@@ -154,3 +168,109 @@ def test_a_function_keeps_all_but_the_mark_up_of_its_docstring():
     assert namespace["scaled"](3.0, scale=2.0) == 6.0
     assert reference_code.shown("x = 1") is None
     assert reference_code.shown('def f():\n    """One sentence."""') is None
+
+
+def test_a_printed_command_is_run(build, tmp_path):
+    page = "# A page\n\n```{printed} attnspec explain MSK-1\n:start-at: If\n"
+    run = build(page + ":end-before: Allowed\n```\n", "printed")
+    assert (run.returncode, run.stderr) == (0, "")
+    text = (tmp_path / "html" / "index.html").read_text()
+    assert "No future" not in text
+    assert "MUST NOT" in text
+
+
+@pytest.mark.parametrize(
+    ("block", "message"),
+    [
+        ("attnspec explain MSK-1\n:start-at: Nothing", "no line begins with 'Nothing'"),
+        ("attnspec explain MSK-1\n:status: 1", "exit status 0, not 1"),
+        ("attnspec explain MSK-999", "exit status 2, not 0"),
+    ],
+)
+def test_a_command_that_prints_something_else_fails_the_build(build, block, message):
+    run = build(f"# A page\n\n```{{printed}} {block}\n```\n", "printed")
+    assert run.returncode
+    assert message in run.stderr
+
+
+def test_other_commands_are_not_run():
+    with pytest.raises(ValueError, match="true is not attnspec"):
+        printed.ran("true", ())
+
+
+def test_an_excerpt_shows_where_lines_are_left_out():
+    text = "one\n two\nthree\n\nfour\n"
+    assert printed.excerpt(text, "", "") == "one\n two\nthree\n\nfour"
+    assert printed.excerpt(text, "three", "") == "…\nthree\n\nfour"
+    assert printed.excerpt(text, "", "four") == "one\n two\nthree\n…"
+    assert printed.excerpt(text, "three", "four") == "…\nthree\n…"
+    with pytest.raises(ValueError, match="no line begins with 'one'"):
+        printed.excerpt(text, "three", "one")
+
+
+BIBLIOGRAPHY = """\
+# Works
+
+```{glossary}
+Vaswani et al. 2017
+  A paper.
+
+nanoGPT
+  A program.
+```
+"""
+
+
+def test_names_of_works_link_to_the_bibliography(build, tmp_path):
+    (tmp_path / "bibliography.md").write_text(BIBLIOGRAPHY)
+    stored = f"import citations, pathlib\ncitations.STORED = pathlib.Path({str(tmp_path)!r})"
+    text = "# A page of nanoGPT\n\nSee Vaswani et al. 2017, `nanoGPT`, nanoGPTs and nanoGPT.\n"
+    toctree = "\n```{toctree}\nbibliography\n```\n"
+    run = build(text + toctree, "citations", more=f"{stored} / 'bibliography.md'\n")
+    assert (run.returncode, run.stderr) == (0, "")
+    page = (tmp_path / "html" / "index.html").read_text()
+    assert page.count('href="bibliography.html#term-') == 2
+
+
+def test_the_works_of_a_page_are_read_longest_first():
+    assert citations.works(BIBLIOGRAPHY) == ["Vaswani et al. 2017", "nanoGPT"]
+
+
+def test_the_index_has_every_clause_with_its_sentence_and_laws():
+    text = clause_index.markdown()
+    for clause in clause_index.all_clauses().values():
+        start = f"| {{ref}}`{clause.id} {clause.title} <{clause.id.lower()}>`"
+        (row,) = [line for line in text.splitlines() if line.startswith(start)]
+        assert f"**{clause.level}**" in row
+        assert all(f"`{law}`" in row for law in clause.enforced_by)
+        assert row.replace("\\|", "").count("|") == 5, row
+
+
+def test_the_comparison_counts_every_mutant_of_attention():
+    matrix = comparison.KillMatrix.read(comparison.MATRIX)
+    chapters = comparison.by_chapter(matrix)
+    known = comparison.mutants.load()
+    stored = [each for each in matrix.of(comparison.ATTENTION) if each.mutant in known]
+    assert sum(map(len, chapters.values())) == len(stored)
+    cells = [entry.astext() for entry in comparison.counts(matrix).findall(comparison.nodes.entry)]
+    width = 2 + len(comparison.testing_methods(matrix))
+    totals = cells[-2 * width : -width]
+    assert totals[0] == "all mutants of attention"
+    assert totals[-1].startswith(f"{sum(bool(each.first) for each in stored)} ")
+
+
+def test_the_search_leaves_out_sources_and_ranks_terms_first(build, tmp_path):
+    (tmp_path / "laws").mkdir()
+    (tmp_path / "laws" / "one.md").write_text("# Laws\n\nunsearchableword\n")
+    (tmp_path / "search_terms.toml").write_text('[index]\nterms = ["multi-head"]\n')
+    stored = f"import search_terms, pathlib\nsearch_terms.STORED = pathlib.Path({str(tmp_path)!r})"
+    more = f"{stored} / 'search_terms.toml'\n"
+    text = "# A page\n\nsearchableword\n\n```{toctree}\nlaws/one\n```\n"
+    run = build(text, "search_terms", more=more)
+    assert (run.returncode, run.stderr) == (0, "")
+    index = (tmp_path / "html" / "searchindex.js").read_text()
+    assert '"multi-head":[[0,"a-page",true]]' in index
+    assert "unsearchableword" not in index.replace("searchableword", "", 1)
+    (tmp_path / "search_terms.toml").write_text('[nowhere]\nterms = ["x"]\n')
+    run = build(text, "search_terms", more=more)
+    assert "there is no page nowhere" in run.stderr
