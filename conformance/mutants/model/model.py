@@ -108,7 +108,7 @@ class StatisticsDetached(Normalizing):
     "own-padding-mask-ignored",
     "the padding mask is ignored",
     killed_by="padding-changes-no-real-token",
-    breaks=("GPT-17", "GPT-26"),
+    breaks=("GPT-12", "GPT-14", "GPT-17", "GPT-26"),
 )
 class PaddingIgnored(CompactGPT2):
     def visible(self, input_ids: torch.Tensor, past: int, attention_mask: Any) -> torch.Tensor:
@@ -119,7 +119,7 @@ class PaddingIgnored(CompactGPT2):
     "own-padding-positions-ignored",
     "position_ids are ignored",
     killed_by="padding-changes-no-real-token",
-    breaks=("EMB-2", "EMB-4", "GPT-16", "GPT-26"),
+    breaks=("EMB-2", "EMB-4", "GPT-12", "GPT-14", "GPT-16", "GPT-26"),
 )
 class PositionIdsIgnored(CompactGPT2):
     def embed(self, input_ids: torch.Tensor, position_ids: torch.Tensor) -> torch.Tensor:
@@ -411,7 +411,7 @@ class ScaleArgumentIgnored(Dense):
     "SPV-07",
     "padding reads and writes one slot that is never cleared, whose weight for others is zero",
     killed_by="padding-changes-no-real-token",
-    breaks=("GPT-17",),
+    breaks=("GPT-12", "GPT-14", "GPT-17"),
     source="https://github.com/huggingface/transformers/pull/46765",
 )
 class TrashSlot(CompactGPT2):
@@ -434,7 +434,7 @@ class TrashSlot(CompactGPT2):
     "POS-05",
     "positions that fall along the wrong axis are taken for packed sequences, without lengths",
     killed_by="padding-changes-no-real-token",
-    breaks=("GPT-17",),
+    breaks=("GPT-12", "GPT-14", "GPT-17"),
     source="https://github.com/QwenLM/Qwen3.8/issues/104",
 )
 class TakenForPacked(CompactGPT2):

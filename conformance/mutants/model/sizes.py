@@ -137,7 +137,7 @@ class CachedPositionsInOneByte(CompactGPT2):
     "own-padding-of-four-rows",
     "in a batch of more than four rows, the padding mask of the first serves all",
     killed_by="padding-changes-no-real-token",
-    breaks=("GPT-17",),
+    breaks=("GPT-12", "GPT-14", "GPT-17"),
 )
 class PaddingOfFourRows(CompactGPT2):
     def visible(
