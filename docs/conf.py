@@ -82,6 +82,7 @@ plot_rcparams = {
 plot_apply_rcparams = True
 
 pygments_style = "a11y-high-contrast-light"
+pygments_dark_style = "a11y-high-contrast-dark"
 html_theme = "furo"
 html_title = f"attnspec {SPEC_VERSION}"
 html_static_path = ["_static"]
@@ -90,6 +91,7 @@ html_js_files = ["accessible.js"]
 html_copy_source = False
 html_show_copyright = False
 html_use_index = False
+html_show_search_summary = False  # a page from disk may not read the others
 # Text has a contrast of 7 : 1 with its background, by day and by night.
 html_theme_options = {
     "top_of_page_buttons": [],

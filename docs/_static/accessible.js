@@ -32,6 +32,11 @@ document.addEventListener("DOMContentLoaded", () => {
     heading.textContent = "Search";
     article.prepend(heading);
   }
+  // A formula that is typeset later may scroll although its block keeps its size.
+  window.addEventListener("load", async () => {
+    await window.MathJax?.startup?.promise;
+    names.forEach((name, element) => reach(element));
+  });
   const observer = new ResizeObserver((entries) => entries.forEach(({ target }) => reach(target)));
   for (const [kind, selector] of Object.entries(SCROLLING)) {
     document.querySelectorAll(selector).forEach((element, place) => {

@@ -77,7 +77,8 @@ def visit(browser):
         page.on("console", lambda message: complaints.append(f"{message.type}: {message.text}"))
         page.on("pageerror", lambda error: complaints.append(str(error)))
         page.on("requestfailed", lambda request: complaints.append(f"lacks {request.url}"))
-        page.goto((SITE / name).as_uri())
+        path, mark, query = str(name).partition("?")
+        page.goto((SITE / path).as_uri() + mark + query)
         page.evaluate(TYPESET)
         return page, complaints
 
@@ -136,7 +137,7 @@ def test_the_head_of_the_matrix_stays_in_view(visit):
       return [block.scrollTop, Math.abs(head - block.getBoundingClientRect().top)];
     }""")
     assert moved == 300
-    assert distance < 3
+    assert distance < 5
 
 
 def test_the_keyboard_reaches_every_block_that_scrolls(visit):
@@ -179,7 +180,8 @@ def violations(page, where=None):
     """Return the violations of every rule of axe, each with its first places."""
     page.evaluate(Axe().axe_script)
     rules = {"type": "rule", "values": page.evaluate(EVERY_RULE)}
-    options = {"resultTypes": ["violations"], "runOnly": rules}
+    # a page from disk may not read its own style sheets
+    options = {"resultTypes": ["violations"], "runOnly": rules, "preload": False}
     broken = Axe().run(page, where, options).response["violations"]
     return [
         f"{rule['id']}: {node['html'][:90]} ({node['any'][0]['message'] if node['any'] else ''})"
