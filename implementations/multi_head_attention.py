@@ -4,13 +4,15 @@ It projects its inputs and outputs; the projections here are identities without 
 no number. A bool mask of it is true where a key is hidden.
 """
 
+from dataclasses import replace
 from typing import cast
 
 import torch
 from jaxtyping import Bool, Float
 from torch.nn.functional import multi_head_attention_forward
 
-from attnspec.spec import Attention, Case, Feature, Implementation, MaskedNonfinite, Profile
+from attnspec.implementations.cpu_kernels import DEVIATIONS, NEGATIVE_SCALE_LAW, PROFILE
+from attnspec.spec import Attention, Case, Deviation, Feature, Implementation, Layouts, MaskShape
 
 
 def attention(
@@ -78,13 +80,61 @@ def supports(case: Case) -> str | None:
     return None
 
 
+def reaching_torch(case: Case) -> Case:
+    """Return the case of the call that the function makes of `scaled_dot_product_attention`.
+
+    Its projections return contiguous tensors, and its masks are of full rank.
+    """
+    mask = None if case.mask is None else replace(case.mask, shape=MaskShape.FULL)
+    return case.but(mask=mask, layouts=Layouts())
+
+
+def _of_torch(deviation: Deviation) -> Deviation:
+    return replace(deviation, applies=lambda case: deviation.applies(reaching_torch(case)))
+
+
+def _mixes_channels(case: Case) -> bool:
+    """Return whether a projection adds zero times one number to another."""
+    return case.heads * case.d_value > 1
+
+
+def _mixes_heads(case: Case) -> bool:
+    return case.heads > 1
+
+
+TWO_CHANNELS = Case(d_head=2, d_value=2, dtype=torch.float32)
+TWO_HEADS = Case(heads=2, kv_heads=2, dtype=torch.float32)
+
+PROJECTED = tuple(
+    Deviation(
+        law=law,
+        reason=(
+            "multi_head_attention_forward always projects, here by identities: NaN times zero is "
+            "NaN, so a NaN reaches every channel of its token (seen in torch 2.13.0)"
+        ),
+        link="docs/findings/multi_head_attention.md#identities-spread-nan",
+        applies=applies,
+        example=example,
+    )
+    for law, applies, example in (
+        ("value-channels-are-independent", _mixes_channels, TWO_CHANNELS),
+        ("heads-are-independent", _mixes_heads, TWO_HEADS),
+        ("a-readable-nan-key-stays-visible", _mixes_heads, TWO_HEADS),
+        ("a-readable-nan-value-stays-visible", _mixes_channels, TWO_CHANNELS),
+        ("a-readable-infinite-value-stays-visible", _mixes_channels, TWO_CHANNELS),
+    )
+)
+"""What the projections do to NaN, which no call can switch off."""
+
 IMPLEMENTATION = Implementation(
     name="multi_head_attention",
     attention=cast(Attention, attention),
     features=frozenset({Feature.MASK, Feature.CAUSAL, Feature.DROPOUT, Feature.BACKWARD}),
     dtypes=(torch.float64, torch.float32, torch.float16, torch.bfloat16),
     supports=supports,
-    profile=Profile(
-        masked_keys=MaskedNonfinite.PROPAGATES, masked_values=MaskedNonfinite.PROPAGATES
+    profile=PROFILE,
+    deviations=(
+        *PROJECTED,
+        *(_of_torch(each) for each in DEVIATIONS if each.law != NEGATIVE_SCALE_LAW),
     ),
 )

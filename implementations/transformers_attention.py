@@ -103,7 +103,8 @@ def flex_supports(case: Case) -> str | None:
     if min(case.batch, case.heads, case.queries, case.keys, case.d_head, case.d_value) == 0:
         return "compiled flex_attention takes no empty tensor"
     if case.mask is not None and case.mask.kind is MaskKind.FLOAT:
-        return "a float mask is misread, or ends the process (docs/findings.md#two-indices)"
+        page = "docs/findings/transformers_flex_attention.md"
+        return f"a float mask is misread, or ends the process ({page})"
     return supports(case)
 
 

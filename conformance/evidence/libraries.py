@@ -8,7 +8,7 @@ version.
 import datetime
 import json
 import sys
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
@@ -303,7 +303,10 @@ def main(
                 raise ValueError(f"{name}: not available here: {reason}")
             old = read(file)
             kept = [record for record in old if record.name == name and keep]
-            record = kept[-1] if kept else probe_library(name, known[name], device=device)
+            if kept:
+                record = replace(kept[-1], answers=answers(kept[-1].findings))
+            else:
+                record = probe_library(name, known[name], device=device)
             report = None if reports is None else reports / f"{name}.jsonl"
             if report is not None and report.exists():
                 record = with_laws(record, read_report(report))
