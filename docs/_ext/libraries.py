@@ -122,8 +122,9 @@ def _cell(record: LibraryRecord, row: str, usual: str) -> Cell:
     if answer == NONE:
         return text("–")
     shown = answer if len(answer) <= LONGEST else f"{answer[: LONGEST - 1]}…"
-    style = ["differs"] if answer != usual and row not in FURTHER else []
-    return [link(_label(record, rows()[row]), nodes.inline("", shown, classes=style))]
+    evidence = link(_label(record, rows()[row]), shown)
+    differs = answer != usual and row not in FURTHER
+    return [nodes.strong("", "", evidence, classes=["differs"]) if differs else evidence]
 
 
 def _differences() -> list[nodes.Node]:
