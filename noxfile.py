@@ -20,6 +20,8 @@ PROJECT = nox.project.load_toml("pyproject.toml")
 SETUPTOOLS = PROJECT["tool"]["setuptools"]
 DOCS = ROOT / "docs"
 BUILT = DOCS / "_build"
+TESTS_OF_FRAMEWORKS = ["tests/implementations/frameworks", "tests/reference/test_onnx_vectors.py"]
+"""The tests that need a library which is no dependency; each skips itself without its library."""
 
 IMPORT_EVERYTHING = """
 import importlib, pkgutil, sys
@@ -86,6 +88,48 @@ def docs(session: nox.Session) -> None:
     session.run("sphinx-build", "-E", "-q", "-b", "html", *options, str(DOCS), str(BUILT / "html"))
     session.run("sphinx-build", "-b", "doctest", *options, str(DOCS), str(BUILT / "doctest"))
     session.run("pytest", "-n", "2", "-rs", str(DOCS / "checks"))
+
+
+FRAMEWORKS = {
+    "torch": [],
+    "transformers": [],
+    "jax": ["jax"],
+    "flax": ["flax"],
+    "keras": ["keras"],
+    "x-transformers": ["x-transformers"],
+    "mlx": ["mlx[cpu]"],
+    "onnxruntime": ["onnxruntime", "onnx"],
+    "onnx": ["onnx"],
+}
+"""The requirements of each library of `attnspec.implementations.framework_names`.
+
+`constraints/` pins what they need beside `constraints.txt`, which pins torch and transformers.
+"""
+REGISTERED = """
+import sys
+from attnspec.implementations import framework_names
+print(*framework_names()[sys.argv[1]])
+"""
+"""Prints the names of the implementations of a library."""
+
+
+@nox.session(default=False)
+@nox.parametrize("library", [nox.param(library, id=library) for library in FRAMEWORKS])
+def frameworks(session: nox.Session, library: str) -> None:
+    """Check the implementations of other libraries: of all, or of those named after `--`.
+
+    Each library has an environment of its own, and its tests run there too.
+    """
+    if unknown := [name for name in session.posargs if name not in FRAMEWORKS]:
+        session.error(f"no library {', '.join(unknown)}; there are {', '.join(FRAMEWORKS)}")
+    if session.posargs and library not in session.posargs:
+        session.skip("not named after --")
+    file = ROOT / "constraints" / f"{library}.txt"
+    pins = ["-c", str(file)] if file.exists() else []
+    install(session, *pins, "-e", ".[gpt2]", *group("tests"), *FRAMEWORKS[library])
+    printed = session.run("python", "-c", REGISTERED, library, silent=True)
+    session.run("pytest", "-n", "2", *TESTS_OF_FRAMEWORKS)
+    session.run("attnspec", "check", *str(printed).split(), "--effort", "smoke", "-n", "2")
 
 
 @nox.session(reuse_venv=False)

@@ -33,6 +33,13 @@ _FRAMEWORKS: dict[str, tuple[str, ...]] = {
         *("llama_eager", "llama_sdpa", "llama_flex"),
     ),
     "triton": ("triton_flash",),
+    "jax": ("jax_attention",),
+    "flax": ("flax_attention",),
+    "keras": ("keras_attention",),
+    "x-transformers": ("x_transformers_attend", "x_transformers_flash"),
+    "mlx": ("mlx_attention",),
+    "onnxruntime": ("ort_attention", "ort_multi_head_attention", "ort_group_query_attention"),
+    "onnx": ("onnx_reference",),
 }
 """Further attention implementations by library, which a run includes only if it names them."""
 _MODELS = ("huggingface_gpt2",)

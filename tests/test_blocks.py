@@ -114,6 +114,9 @@ INCLUDED = {
     "docs/examples/my_kernels.py": "tests/test_readme.py",
     "docs/examples/student_gpt2.py": "tests/conformance/cli/test_check_gpt2.py",
     "docs/examples/two_kernels.py": "docs/how_to/profile.md",
+    "tests/implementations/frameworks/test_findings.py": (
+        "tests/implementations/frameworks/test_findings.py"
+    ),
 }
 """The test or page that runs an included file outside the package."""
 

@@ -16,10 +16,14 @@ from attnspec.implementations.adapters.flash_attn_func import (
 from attnspec.implementations.adapters.flex_attention import from_flex_attention
 from attnspec.implementations.adapters.grouped_heads import from_grouped_shapes
 from attnspec.implementations.adapters.heads_after_length import from_heads_after_length
+from attnspec.implementations.adapters.jax_arrays import from_jax, from_jax_arrays
 from attnspec.implementations.adapters.log_sum_exp import from_log_sum_exp
 from attnspec.implementations.adapters.mask_routing import from_mask_routing
+from attnspec.implementations.adapters.numpy_arrays import from_numpy
+from attnspec.implementations.adapters.onnx_model import from_onnx
 from attnspec.implementations.adapters.other_names import from_other_names
 from attnspec.implementations.adapters.packed_heads import from_packed_heads
+from attnspec.implementations.adapters.shared_library import from_shared_library
 from attnspec.implementations.adapters.window import from_sliding_window, from_window_size
 
 __all__ = [
@@ -31,10 +35,15 @@ __all__ = [
     "from_flex_attention",
     "from_grouped_shapes",
     "from_heads_after_length",
+    "from_jax",
+    "from_jax_arrays",
     "from_log_sum_exp",
     "from_mask_routing",
+    "from_numpy",
+    "from_onnx",
     "from_other_names",
     "from_packed_heads",
+    "from_shared_library",
     "from_sliding_window",
     "from_window_size",
 ]

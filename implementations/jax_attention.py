@@ -1,0 +1,123 @@
+"""JAX's `jax.nn.dot_product_attention`, compiled by XLA for each shape."""
+
+import functools
+from collections.abc import Callable
+from typing import Any, cast
+
+import torch
+from jaxtyping import Float
+
+from attnspec.implementations.adapters.jax_arrays import from_jax
+from attnspec.implementations.adapters.parameters import limited
+from attnspec.implementations.frameworks import missing
+from attnspec.spec import (
+    Attention,
+    Case,
+    Deviation,
+    EmptyRow,
+    Feature,
+    Float64Precision,
+    Implementation,
+    Mask,
+    MaskedNonfinite,
+    MaskPattern,
+    Profile,
+)
+
+
+@functools.cache
+def _adapted() -> Callable[..., Any]:
+    import jax
+
+    return from_jax(jax.nn.dot_product_attention)
+
+
+def _call(
+    query: Float[torch.Tensor, "batch heads queries d_head"],
+    key: Float[torch.Tensor, "batch kv_heads keys d_head"],
+    value: Float[torch.Tensor, "batch kv_heads keys d_head"],
+    **options: Any,
+) -> Any:
+    """Import JAX on the first call, and call its function."""
+    out = _adapted()(query, key, value, **options)
+    if options.get("return_lse"):
+        # JAX stops the gradient of its log-sum-exp: it is a constant
+        return out[0], out[1].detach()
+    return out
+
+
+OPTIONS = ("attn_mask", "is_causal", "scale", "enable_gqa", "window", "return_lse")
+"""The options of the contract that the function has."""
+
+
+def supports(case: Case) -> str | None:
+    """Return the reason why the function refuses a case, or None."""
+    if case.d_head != case.d_value:
+        return "jax.nn.dot_product_attention needs d_value = d_head"
+    if case.d_head == 0 and case.scale is None:
+        return "jax.nn.dot_product_attention divides by d_head for its default scale"
+    if case.return_lse and case.dtype == torch.bfloat16:
+        # docs/findings/jax.md
+        return "jax.nn.dot_product_attention rounds the log-sum-exp to 16 bits"
+    if case.keys == 0:
+        return "jax.nn.dot_product_attention takes no call without keys"
+    return None
+
+
+def has_keys(case: Case) -> bool:
+    """Return whether there are keys to hide."""
+    return case.keys > 0
+
+
+REASON = (
+    "the log-sum-exp of a row that reads nothing is about -2.38e38, not minus infinity "
+    "(seen in jax 0.10.2)"
+)
+LINK = "docs/findings/jax.md#the-log-sum-exp-of-a-row-without-keys-is-finite"
+
+IMPLEMENTATION = Implementation(
+    name="jax_attention",
+    attention=cast(Attention, limited(_call, OPTIONS, _call)),
+    features=frozenset(
+        {
+            *(Feature.MASK, Feature.CAUSAL, Feature.GQA, Feature.WINDOW),
+            *(Feature.LSE, Feature.BACKWARD),
+        }
+    ),
+    # compiled for a CPU, it raises for float16: docs/findings/jax.md
+    dtypes=(torch.float64, torch.float32, torch.bfloat16),
+    supports=supports,
+    unavailable=lambda: missing("jax"),
+    profile=Profile(
+        # a hidden score is a finite number, so without any other all keys weigh the same
+        empty_row=EmptyRow.MEAN,
+        empty_row_float_mask=EmptyRow.NAN,
+        masked_keys=MaskedNonfinite.PROPAGATES,
+        masked_values=MaskedNonfinite.PROPAGATES,
+        # the softmax is in float32 for every type
+        float64_precision=Float64Precision.FLOAT32,
+    ),
+    deviations=(
+        Deviation(
+            law="an-empty-row-has-its-log-sum-exp",
+            reason=REASON,
+            link=LINK,
+            applies=has_keys,
+            example=Case(
+                queries=2,
+                keys=2,
+                dtype=torch.float32,
+                mask=Mask(pattern=MaskPattern.EMPTY_ROWS),
+                return_lse=True,
+            ),
+        ),
+        Deviation(
+            law="a-part-without-readable-keys-has-weight-zero",
+            reason=REASON,
+            link=LINK,
+            applies=has_keys,
+            example=Case(keys=2, dtype=torch.float32, return_lse=True),
+        ),
+    ),
+    compiles_each_shape=True,
+)

@@ -1,0 +1,139 @@
+"""The reference evaluator of the `onnx` package, operator `Attention`, version 23."""
+
+import math
+import struct
+from collections.abc import Callable
+from typing import cast
+
+import torch
+from jaxtyping import Bool, Float
+
+from attnspec.implementations.adapters.grouped_heads import from_grouped_shapes
+from attnspec.implementations.frameworks import missing
+from attnspec.implementations.known_bugs import deviations
+from attnspec.implementations.onnx_operators import run
+from attnspec.spec import (
+    Attention,
+    Case,
+    Deviation,
+    Feature,
+    Implementation,
+    Mask,
+    MaskedNonfinite,
+    MaskPattern,
+    MaskShape,
+    Profile,
+    Rounding,
+    RoundingLevel,
+)
+
+
+def _call(
+    query: Float[torch.Tensor, "batch heads queries d_head"],
+    key: Float[torch.Tensor, "batch kv_heads keys d_head"],
+    value: Float[torch.Tensor, "batch kv_heads keys d_value"],
+    attn_mask: Bool[torch.Tensor, "..."] | Float[torch.Tensor, "..."] | None = None,
+    is_causal: bool = False,
+    scale: float | None = None,
+    *,
+    softcap: float | None = None,
+) -> Float[torch.Tensor, "batch heads queries d_value"]:
+    """Run the operator; it would hide all keys but one for a mask that has one column."""
+    if attn_mask is not None:
+        attn_mask = attn_mask.expand(*attn_mask.shape[:-1], key.shape[2])
+    inputs = {"Q": query, "K": key, "V": value, "attn_mask": attn_mask}
+    return run(
+        "onnx",
+        "Attention",
+        inputs,
+        is_causal=int(is_causal) or None,
+        scale=scale,
+        softcap=softcap,
+    )
+
+
+def in_float32(number: float) -> bool:
+    """Return whether a float32, the type of an attribute, holds a number exactly."""
+    try:
+        return bool(struct.unpack("f", struct.pack("f", number))[0] == number)
+    except OverflowError:
+        return False
+
+
+def supports(case: Case) -> str | None:
+    """Return the reason why the evaluator refuses a case, or None."""
+    if case.keys == 0 or case.d_head == 0:
+        return "the reference evaluator takes no call without keys or channels"
+    if case.scale is not None and (case.scale < 0 or math.isnan(case.scale)):
+        return "the reference evaluator takes the square root of the scale"
+    if case.dtype == torch.float64 and case.scale is not None:
+        return "the reference evaluator takes the square root of the scale in float32"
+    if case.dtype == torch.float64 and not in_float32(case.softcap or 1.0):
+        return "attributes of ONNX are float32"
+    return None
+
+
+LAWS = (
+    "options-combine",
+    "batch-elements-are-independent",
+    "mask-and-causal-flag-both-apply",
+    "a-shared-prefix-equals-its-copies",
+    "negative-and-zero-scale",
+    "unreadable-nan-and-infinity-follow-the-profile",
+)
+"""The laws that detect the known bug."""
+
+
+def repeats_first_row(case: Case) -> bool:
+    """Return whether the causal mask is made for as many queries as the mask has: one."""
+    return (
+        case.is_causal
+        and case.mask is not None
+        and case.mask.shape in (MaskShape.KEYS, MaskShape.KEYS_OF_HEADS)
+        and case.queries > 1
+        and case.keys > 1
+        and min(case.batch, case.heads, case.d_value) > 0
+    )
+
+
+def broadcasts(case: Case) -> bool:
+    """Return whether a law that draws masks of every shape may add one of one row."""
+    return case.is_causal and case.queries > 1 and case.keys > 1
+
+
+def _found_by(laws: tuple[str, ...], applies: Callable[[Case], bool]) -> tuple[Deviation, ...]:
+    return deviations(
+        laws,
+        reason=(
+            "is_causal with a mask of one row gives every query the causal mask of the first one "
+            "(seen in onnx 1.23.2)"
+        ),
+        link="docs/findings/onnx_reference.md",
+        applies=applies,
+        example=Case(
+            queries=2,
+            keys=3,
+            is_causal=True,
+            mask=Mask(pattern=MaskPattern.PADDING, shape=MaskShape.KEYS),
+        ),
+    )
+
+
+IMPLEMENTATION = Implementation(
+    name="onnx_reference",
+    attention=cast(Attention, from_grouped_shapes(_call)),
+    features=frozenset({Feature.MASK, Feature.CAUSAL, Feature.GQA, Feature.SOFTCAP}),
+    dtypes=(torch.float64, torch.float32, torch.float16),
+    supports=supports,
+    unavailable=lambda: missing("onnx"),
+    profile=Profile(
+        masked_keys=MaskedNonfinite.PROPAGATES,
+        masked_values=MaskedNonfinite.PROPAGATES,
+        rounding=Rounding(level=RoundingLevel.EAGER),
+    ),
+    deviations=(
+        # this law makes the shapes of its masks itself
+        *_found_by(("masks-broadcast",), broadcasts),
+        *_found_by(LAWS, repeats_first_row),
+    ),
+)
