@@ -67,7 +67,7 @@ class Libraries(SphinxDirective):
         """Make the requested part; without stored records this is an error."""
         self.env.note_dependency(str(STORED))
         if not records():
-            raise self.error("no records are stored: nox -s libraries")
+            raise self.error("no records are stored: run attnspec.conformance.evidence.libraries")
         part = self.arguments[0]
         if part in SECTIONS:
             return [_table(SECTIONS[part])]

@@ -129,8 +129,7 @@ def _as_in_a_model(
     """Make a bool mask, a causal mask, or both, by the function that a model calls.
 
     Returns:
-        What the attention function takes: a tensor, a block mask, or None if the function's own
-        causal flag does.
+        A tensor or a block mask; None if the function's own causal flag takes its place.
 
     Raises:
         ValueError: if the mask differs between heads, if a float mask comes with the causal flag,
