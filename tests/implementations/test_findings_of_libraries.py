@@ -51,6 +51,9 @@ class TestFlexAttention:
     def test_a_second_softcap_raises(self):
         assert run("flex_attention.md", 2) == (["right", "True"], 0), FIXED
 
+    def test_a_mask_of_four_axes_does_not_compile_with_dynamic_shapes(self):
+        assert run("flex_attention.md", 3) == (["right", "True"], 0), FIXED
+
 
 class TestTransformers:
     @pytest.fixture(autouse=True)
