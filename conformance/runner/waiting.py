@@ -9,15 +9,17 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from attnspec.conformance.isolation.process import Notes
+if TYPE_CHECKING:  # imports torch, which the process that prints does without
+    from attnspec.conformance.isolation.process import Notes
 
-OnWait = Callable[[Notes, float], None]
+OnWait = Callable[["Notes", float], None]
 
 
 @contextlib.contextmanager
 def telling(
-    folder: Path | None, limit: float, describe: Callable[[Notes], str]
+    folder: Path | None, limit: float, describe: "Callable[[Notes], str]"
 ) -> Iterator[OnWait]:
     """Yield a function to be called while a process is waited for, which notes that in a file.
 
@@ -28,7 +30,7 @@ def telling(
     """
     path = None if folder is None else folder / f"{os.getpid()}.waiting"
 
-    def on_wait(notes: Notes, seconds: float) -> None:
+    def on_wait(notes: "Notes", seconds: float) -> None:
         if path is None:
             return
         what = {"what": describe(notes), "since": round(time.time() - seconds, 1), "limit": limit}

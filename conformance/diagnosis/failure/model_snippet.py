@@ -163,6 +163,10 @@ def _chain(calls: Sequence[ModelCall], call: ModelCall) -> list[ModelCall]:
     return chain
 
 
+FEW = 3
+"""Calls with a cache that are written one by one; more are written as a loop."""
+
+
 def _calls(chain: Sequence[ModelCall], config: GPT2Config, case: Any) -> Iterator[str]:
     """Yield the lines that make calls, each with the cache that the one before returned."""
     has_cache = chain[0].options.get("cache") is not None
@@ -172,6 +176,14 @@ def _calls(chain: Sequence[ModelCall], config: GPT2Config, case: Any) -> Iterato
     if not any(_requires_grad(each.result) for each in chain):
         yield "with torch.no_grad():"
         indent = "    "
+    if len(chain) > FEW and all(call.options.keys() == {"cache"} for call in chain):
+        ids = torch.cat([call.input_ids for call in chain], dim=1)
+        lengths = [call.input_ids.shape[1] for call in chain]
+        yield f"{indent}ids = {_ids(ids, config, case)}"
+        sizes = lengths[0] if len(set(lengths)) == 1 else lengths
+        yield f"{indent}for part in ids.split({sizes}, dim=1):"
+        yield f"{indent}    out, cache = model(part, cache=cache)"
+        return
     for call in chain:
         yield f"{indent}ids = {_ids(call.input_ids, config, case)}"
         arguments = ["ids"]

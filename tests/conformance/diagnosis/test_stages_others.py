@@ -275,5 +275,6 @@ def test_they_look_like_no_mutant_but_one_with_the_same_mistake():
         for model in MISTAKES
     }
     assert {name: ids for name, ids in matches.items() if ids} == {
-        "RootMeanSquare": ["own-rms-norm"]
+        "MaskAfterSoftmax": ["own-masked-after-softmax"],
+        "RootMeanSquare": ["own-rms-norm"],
     }
