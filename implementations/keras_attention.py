@@ -103,11 +103,18 @@ def _found_by(
             "in float16 a bool mask adds -45850 to hidden scores, so a row that reads nothing "
             "is plain attention, and a large hidden score is read (seen in Keras 3.15.1)"
         ),
-        link="docs/findings/keras.md",
+        link="docs/findings/keras.md#a-row-without-keys-is-plain-attention-in-float16",
         applies=applies,
         example=example,
     )
 
+
+OF_TORCH = tuple(
+    replace(each, example=each.example.but(dtype=torch.float32))
+    for each in DEVIATIONS
+    if each.applies(each.example.but(dtype=torch.float32))
+)
+"""The deviations of torch in the types that Keras takes."""
 
 IMPLEMENTATION = Implementation(
     name="keras_attention",
@@ -118,7 +125,7 @@ IMPLEMENTATION = Implementation(
     unavailable=lambda: missing("keras"),
     profile=replace(PROFILE, empty_row_bool_mask=EmptyRow.MEAN),
     deviations=(
-        *DEVIATIONS,
+        *OF_TORCH,
         *_found_by(
             "an-empty-row-gives-the-declared-output",
             Case(

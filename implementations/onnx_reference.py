@@ -108,7 +108,7 @@ def _found_by(laws: tuple[str, ...], applies: Callable[[Case], bool]) -> tuple[D
             "is_causal with a mask of one row gives every query the causal mask of the first one "
             "(seen in onnx 1.23.2)"
         ),
-        link="docs/findings/onnx_reference.md",
+        link="docs/findings/onnx_reference.md#a-mask-of-one-row",
         applies=applies,
         example=Case(
             queries=2,

@@ -29,7 +29,8 @@ BUILT = {
     *("{api}", "{behaviour}", "{command-line}", "{evidence}", "{eval-rst}", "{figure}"),
     "{glossary}",
     *("{clause-index}", "{comparison}", "{include}", "{laws}", "{mutants}", "{planted}"),
-    *("{printed}", "{record-fields}", "{reports}", "{toctree}"),
+    *("{interactive-attention}", "{libraries}", "{printed}", "{record-fields}", "{released}"),
+    *("{reports}", "{toctree}", "{tokenizer_counts}", "{tokenizer_pieces}"),
 }
 """Directives without code: the build of the pages fails if they are wrong."""
 
@@ -47,7 +48,50 @@ NEIGHBOURS = (
     "::test_a_size_of_one_tile_is_compared_with_its_neighbours"
 )
 EXERCISE = "tests/conformance/exercise/test_page.py::test_the_page_shows_what_the_command_prints"
+FLEX = "tests/implementations/test_findings_of_libraries.py::test_two_indices_give_a_wrong_result"
+FLEX_OF_TRANSFORMERS = (
+    "tests/implementations/test_findings_of_libraries.py::test_a_float_mask_gives_nan"
+)
+TRITON = (
+    "tests/implementations/test_triton_flash.py::test_the_suite_finds_bugs_planted_in_the_kernels"
+)
 TESTED = {
+    (
+        "docs/findings/triton_interpreter.md",
+        "$ TRITON_INTERPRET=1 python docs/examples/triton_bfloat16.py",
+    ): TRITON,
+    ("docs/how_to/triton.md", "$ python -m pip install triton"): TRITON,
+    (
+        "docs/how_to/triton.md",
+        "-            visible = visible & (columns[None, :] <= rows[:, None])",
+    ): TRITON,
+    (
+        "docs/how_to/triton.md",
+        "$ TRITON_INTERPRET=1 attnspec check my_flash.py:IMPLEMENTATION --effort smoke "
+        "--laws ATT-1,MSK-1",
+    ): TRITON,
+    ("docs/how_to/triton.md", "-        context = context * rescale[:, None]"): TRITON,
+    ("docs/findings/flex_attention.md", "import sys"): FLEX,
+    ("docs/findings/flex_attention.md", "import torch"): FLEX,
+    (
+        "docs/findings/flex_attention.md",
+        "for (int64_t x1 = 0; x1 < 3; x1 += 1)                    // keys",
+    ): FLEX,
+    ("docs/findings/transformers_flex_attention.md", "import sys"): FLEX_OF_TRANSFORMERS,
+    ("docs/findings/transformers_flex_attention.md", "import torch"): FLEX_OF_TRANSFORMERS,
+    (
+        "docs/how_to/adapter.md",
+        "from flash_attn import flash_attn_func",
+    ): "tests/implementations/adapters/test_flash_attn_func.py::test_a_correct_kernel_passes",
+    (
+        "docs/how_to/hub.md",
+        "from kernels import get_kernel",
+    ): "tests/conformance/runner/test_hub.py::test_the_kernel_is_asked_for_at_its_commit",
+    (
+        "docs/how_to/hub.md",
+        "$ LOCAL_KERNELS=me/plain-attention=path/to/folder attnspec check "
+        "hub:me/plain-attention:attention \\",
+    ): "tests/conformance/runner/test_hub.py::test_it_conforms",
     ("docs/exercise/index.md", "$ attnspec check-gpt2 gpt2 --exercise"): EXERCISE,
     ("docs/exercise/index.md", "$ attnspec check-gpt2 my_gpt2.py --exercise"): EXERCISE,
     ("README.md", "import math"): "tests/test_readme.py::test_the_first_screen_is_correct",
@@ -112,7 +156,11 @@ INCLUDED = {
     "docs/examples/conformance.yml": "tests/test_examples.py",
     "docs/examples/conformance_noxfile.py": "tests/test_examples.py",
     "docs/examples/my_kernels.py": "tests/test_readme.py",
+    "docs/examples/pronouns.py": "docs/checks/test_released.py",
+    "docs/examples/repeated_words.py": "docs/learn/patterns.md",
     "docs/examples/student_gpt2.py": "tests/conformance/cli/test_check_gpt2.py",
+    "docs/examples/triton_bfloat16.py": "docs/findings/triton_interpreter.md",
+    "docs/examples/toy_sentences.py": "docs/learn/training.md",
     "docs/examples/two_kernels.py": "docs/how_to/profile.md",
     "tests/implementations/frameworks/test_findings.py": (
         "tests/implementations/frameworks/test_findings.py"
@@ -196,7 +244,7 @@ def test_every_listed_block_exists():
 def test_every_listed_test_exists(test):
     path, _, name = test.partition("::")
     tree = ast.parse((ROOT / path).read_text(encoding="utf-8"))
-    assert name in {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+    assert name in {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
 
 
 def test_every_included_file_is_run():
@@ -244,7 +292,9 @@ def parse_command(command: str) -> None:
         words = words[2:]
     while words and (words[0] in ("python", "-m") or "=" in words[0]):
         words = words[1:]
-    if words[0] == "attnspec":
+    if words[0].startswith("docs/examples/"):
+        assert (ROOT / words[0]).exists()
+    elif words[0] == "attnspec":
         group = get_command(app)
         if words[1:] == ["--version"]:
             return

@@ -58,7 +58,12 @@ def modules() -> list[str]:
 
 @pytest.mark.parametrize("name", modules())
 def test_every_module_imports_and_has_a_docstring(name):
-    module = importlib.import_module(name)
+    try:
+        module = importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name != "triton":  # a kernel is written in it
+            raise
+        pytest.skip("no module triton")
     assert Path(module.__file__).is_relative_to(ROOT)
     assert module.__doc__ or not Path(module.__file__).read_text()
 
@@ -97,7 +102,8 @@ def test_every_chapter_has_a_page_in_reading_order():
         text = (ROOT / "spec" / f"{chapter}.md").read_text()
         assert "".join(included(page, chapter, text)).split() == text.split(), chapter
     listed = re.findall(r"^\w+$", (ROOT / "docs" / "index.md").read_text(), re.MULTILINE)
-    assert tuple(listed[: len(CHAPTERS)]) == CHAPTERS
+    first = listed.index(CHAPTERS[0])
+    assert tuple(listed[first : first + len(CHAPTERS)]) == CHAPTERS
 
 
 def test_every_chapter_shows_its_laws():

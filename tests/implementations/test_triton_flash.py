@@ -4,6 +4,7 @@ import importlib.util
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -121,3 +122,42 @@ def test_the_interpreter_gives_the_results_of_the_formula():
     environment = os.environ | {"TRITON_INTERPRET": "1"}
     run = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=600)
     assert run.stdout == "right\n", run.stderr
+
+
+PLANTED = {
+    "": "right",
+    "visible = visible & (columns[None, :] <= rows[:, None])\n        scores": (
+        "visible = visible & (tl.arange(0, ROWS)[None, :] <= tl.arange(0, ROWS)[:, None])\n"
+        "        scores"
+    ),
+    "        context = context * rescale[:, None]\n": "",
+}
+"""Code of the kernels, and the bug that takes its place; the page on Triton shows both."""
+
+JUDGED = """
+import sys
+import flash_kernels
+sys.modules["attnspec.implementations.triton_kernels"] = flash_kernels
+from attnspec.conformance.api import check_attention
+from attnspec.implementations import load
+kernel = load("triton_flash")
+(record,) = check_attention(kernel, laws=["output-equals-the-definition"], effort="smoke")
+print(record.outcome)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="no module triton")
+@pytest.mark.parametrize("code", PLANTED, ids=["none", "mask of the tile", "no rescale"])
+def test_the_suite_finds_bugs_planted_in_the_kernels(code, tmp_path):
+    source = Path(triton_flash.__file__).with_name("triton_kernels.py").read_text()
+    if code:
+        assert source.count(code) == 1
+        source = source.replace(code, PLANTED[code])
+    (tmp_path / "flash_kernels.py").write_text(source)
+    command = [sys.executable, "-c", JUDGED]
+    environment = os.environ | {"TRITON_INTERPRET": "1"}
+    run = subprocess.run(
+        command, capture_output=True, text=True, env=environment, timeout=600, cwd=tmp_path
+    )
+    assert run.stdout == ("failed\n" if code else "passed\n"), run.stderr
