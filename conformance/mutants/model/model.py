@@ -380,7 +380,7 @@ class StateKept(CompactGPT2):
     "own-weights-folded-in-place",
     "the scale is folded into the caller's weights",
     killed_by="equal-calls-give-equal-logits",
-    breaks=("GPT-14",),
+    breaks=("GPT-14", "GPT-27"),
 )
 class ScaleFoldedIntoWeights(CompactGPT2):
     def __init__(self, config: GPT2Config, weights: Mapping[str, torch.Tensor]) -> None:
@@ -411,7 +411,7 @@ class ScaleArgumentIgnored(Dense):
     "SPV-07",
     "padding reads and writes one slot that is never cleared, whose weight for others is zero",
     killed_by="padding-changes-no-real-token",
-    breaks=("GPT-12", "GPT-14", "GPT-17"),
+    breaks=("GPT-12", "GPT-14", "GPT-17", "GPT-26"),
     source="https://github.com/huggingface/transformers/pull/46765",
 )
 class TrashSlot(CompactGPT2):

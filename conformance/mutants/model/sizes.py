@@ -108,6 +108,7 @@ class FourRows(CompactGPT2):
     "own-cache-of-32",
     "a cache holds 32 tokens: the oldest are lost without an error",
     killed_by="a-cache-equals-all-at-once",
+    breaks=("GPT-17",),
 )
 class CacheOf32(CompactGPT2):
     def attention(
@@ -152,6 +153,7 @@ class PaddingOfFourRows(CompactGPT2):
     "own-inner-width-of-256",
     "an MLP is at most 256 wide: the channels behind are zero",
     killed_by="logits-equal-the-oracles",
+    breaks=("GPT-12",),
 )
 class InnerWidthOf256(CompactGPT2):
     def activation(self, x: torch.Tensor) -> torch.Tensor:
@@ -271,7 +273,7 @@ class StatesAfterACache(CompactGPT2):
     "own-diagonal-tile-unmasked",
     "heads of 16 channels or more read all keys of the tile of 16 that holds the diagonal",
     killed_by="logits-equal-the-oracles",
-    breaks=("GPT-18",),
+    breaks=("GPT-12", "GPT-15", "GPT-16", "GPT-17", "GPT-18"),
 )
 class DiagonalTileUnmasked(CompactGPT2):
     def causal(self, past: int, length: int) -> torch.Tensor:
