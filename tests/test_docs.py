@@ -23,7 +23,6 @@ sys.path.insert(0, str(DOCS / "_ext"))
 import links  # noqa: E402  (found by the line above)
 import planted_source  # noqa: E402
 import results  # noqa: E402
-import tokenizer_tables  # noqa: E402
 
 laws.load()
 mutants.load()
@@ -231,30 +230,3 @@ def test_the_page_that_a_glossary_entry_links_to_has_its_term(term):
 
 def test_the_glossary_is_in_alphabetical_order():
     assert list(glossary()) == sorted(glossary(), key=str.casefold)
-
-
-def test_a_text_is_divided_by_each_kind_of_tokenizer():
-    text = "The tokenizer reads na\u00efve  words."
-    made = {each.name: each for each in tokenizer_tables.divisions(text)}
-    assert list(made)[:4] == ["characters", "words", "word pieces", "byte pairs"]
-    assert "".join(made["characters"].tokens) == text.replace("\u00ef", "[UNK]")
-    assert len(made["words"].tokens) == 6
-    assert made["words"].unknown == made["words"].tokens.count("[UNK]") > 0
-    assert made["byte pairs"].unknown == 0
-    assert made["byte pairs"].returned == text
-    for each in made.values():
-        assert len(each.tokens) == len(each.ids)
-        assert max(each.ids) < each.size
-
-
-@pytest.mark.parametrize(
-    ("text", "answers"),
-    [
-        ("a token", ["exactly", "exactly", "exactly", "exactly"]),
-        ("a  token", ["exactly", "but for white space", "but for white space", "exactly"]),
-        ("\u0439", [*["no: unknown tokens are lost"] * 3, "exactly"]),
-    ],
-)
-def test_the_text_that_comes_back_is_judged(text, answers):
-    made = list(tokenizer_tables.divisions(text))[:4]
-    assert [tokenizer_tables.comes_back(each, text) for each in made] == answers

@@ -14,6 +14,7 @@ import clause_index  # noqa: E402
 import comparison  # noqa: E402
 import printed  # noqa: E402
 import reference_code  # noqa: E402
+import tokenizer_tables  # noqa: E402
 
 CLAUSE = """\
 # A chapter
@@ -274,3 +275,30 @@ def test_the_search_leaves_out_sources_and_ranks_terms_first(build, tmp_path):
     (tmp_path / "search_terms.toml").write_text('[nowhere]\nterms = ["x"]\n')
     run = build(text, "search_terms", more=more)
     assert "there is no page nowhere" in run.stderr
+
+
+def test_a_text_is_divided_by_each_kind_of_tokenizer():
+    text = "The tokenizer reads na\u00efve  words."
+    made = {each.name: each for each in tokenizer_tables.divisions(text)}
+    assert list(made)[:4] == ["characters", "words", "word pieces", "byte pairs"]
+    assert "".join(made["characters"].tokens) == text.replace("\u00ef", "[UNK]")
+    assert len(made["words"].tokens) == 6
+    assert made["words"].unknown == made["words"].tokens.count("[UNK]") > 0
+    assert made["byte pairs"].unknown == 0
+    assert made["byte pairs"].returned == text
+    for each in made.values():
+        assert len(each.tokens) == len(each.ids)
+        assert max(each.ids) < each.size
+
+
+@pytest.mark.parametrize(
+    ("text", "answers"),
+    [
+        ("a token", ["exactly", "exactly", "exactly", "exactly"]),
+        ("a  token", ["exactly", "but for white space", "but for white space", "exactly"]),
+        ("\u0439", [*["no: unknown tokens are lost"] * 3, "exactly"]),
+    ],
+)
+def test_the_text_that_comes_back_is_judged(text, answers):
+    made = list(tokenizer_tables.divisions(text))[:4]
+    assert [tokenizer_tables.comes_back(each, text) for each in made] == answers
