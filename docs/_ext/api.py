@@ -20,7 +20,7 @@ from sphinx.util.typing import ExtensionMetadata
 
 _FOREIGN = {
     *("Bool", "Float", "Float64", "Int", "Tensor", "ndarray", "jaxtyping", "torch"),
-    *("_pytest", "StrEnum", "collections", "hypothesis", "os", "pathlib", "tiktoken"),
+    *("_pytest", "StrEnum", "collections", "ctypes", "hypothesis", "os", "pathlib", "tiktoken"),
 }
 """Names, or modules of names, without a link in signatures: the pages need no network."""
 _OURS = {"Decorated", "Explore", "Gradient", "Oracle", "Wide"}
