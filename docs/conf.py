@@ -109,6 +109,8 @@ html_theme_options = {
         "color-brand-primary": "#8ab4ff",
         "color-brand-content": "#8ab4ff",
         "color-brand-visited": "#d3a4ff",
+        "color-api-name": "#ff9c9c",
+        "color-api-pre-name": "#ff9c9c",
         "color-foreground-secondary": "#b4b8bd",
         "color-foreground-muted": "#b4b8bd",
     },

@@ -98,7 +98,7 @@ def _columns() -> list[nodes.Node]:
 
 def _table(questions: dict[str, str]) -> nodes.table:
     """Return a table with a row for each question and a column for each implementation."""
-    heads = ["", *(f"{record.name} ({record.title})" for record in records())]
+    heads = ["question", *(f"{record.name} ({record.title})" for record in records())]
     lines: list[list[Cell]] = []
     for row in questions:
         usual = _usual(row)

@@ -53,7 +53,7 @@ def meanings(record: type) -> dict[str, str]:
 def table(record: type) -> str:
     """Return a Markdown table with the name, JSON type and meaning of every field."""
     by_name, hints = meanings(record), typing.get_type_hints(record)
-    rows = ["| name | JSON | |", "|---|---|---|"]
+    rows = ["| name | JSON | meaning |", "|---|---|---|"]
     for field in dataclasses.fields(record):
         kind = json_type(hints[field.name], not_finite=field.name in NOT_FINITE)
         rows.append(f"| `{field.name}` | {kind} | {by_name[field.name]} |")

@@ -32,7 +32,7 @@ for text in sorted(TREE, key=len, reverse=True):
     height[text] = sum(below) / len(below)
 chosen = {beams: best(beams) for beams in LOOKS}
 
-figure, axes = plt.subplots(figsize=(5.2, 2.8), layout="constrained")
+figure, axes = plt.subplots(figsize=(3.8, 2.8), layout="constrained")
 for text in texts:
     total = 1.0
     for place, token in enumerate(text):

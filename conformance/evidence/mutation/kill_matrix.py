@@ -130,7 +130,7 @@ def _scores(matrix: KillMatrix) -> Table:
 def _baselines(matrix: KillMatrix) -> Table:
     """Return the table of rejections by each baseline and by the laws."""
     correct, wrong = matrix.of(CORRECT), matrix.of(ATTENTION)
-    table = _table("Attention: rejected by", "", "mutants", "correct implementations")
+    table = _table("Attention: rejected by", "test", "mutants", "correct implementations")
     for name, rejects in testing_methods(matrix).items():
         caught, alarms = (sum(map(rejects, results)) for results in (wrong, correct))
         table.add_row(name, _share(caught, len(wrong)), f"{alarms} of {len(correct)}")
