@@ -32,7 +32,7 @@ for text in sorted(TREE, key=len, reverse=True):
     height[text] = sum(below) / len(below)
 chosen = {beams: best(beams) for beams in LOOKS}
 
-figure, axes = plt.subplots(figsize=(3.8, 2.8), layout="constrained")
+figure, axes = plt.subplots(figsize=(3.8, 3.2), layout="constrained")
 for text in texts:
     total = 1.0
     for place, token in enumerate(text):
@@ -44,7 +44,8 @@ for text in texts:
     axes.annotate(
         f"token {text[-1]}: {TREE[text[:-1]][text[-1]]:g}",
         (len(text) - 0.5, (ends[0] + ends[1]) / 2),
-        (-12, 11) if ends[1] > ends[0] else (-12, -18),
+        # above a line that rises, below one that falls, and clear of both if it is level
+        (18, 4) if ends[1] == ends[0] else (-12, 11 if ends[1] > ends[0] else -18),
         textcoords="offset points",
         ha="center",
     )
