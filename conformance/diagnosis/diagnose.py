@@ -84,6 +84,7 @@ def with_diagnosis(record: Record, subject: Any) -> Record:
     return replace(
         record,
         looks_like=tuple(mutant.id for mutant in mutants),
+        titles=tuple(mutant.title for mutant in mutants),
         message=f"{record.message}\n\n{looks_like_sentence(mutants)}",
     )
 
@@ -114,6 +115,7 @@ def with_model_diagnosis(record: Record, subject: ModelImplementation) -> Record
             record,
             stage=_stage_and_configuration(explanation) if explanation else "",
             looks_like=tuple(mutant.id for mutant in mutants),
+            titles=tuple(mutant.title for mutant in mutants),
             message="\n\n".join(parts),
         )
     reason = why_undecided(record, subject, divergence)

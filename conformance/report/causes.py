@@ -141,17 +141,14 @@ def _common_bugs(records: Sequence[Record]) -> list[str]:
     sentences = []
     for record in records:
         most = max((counts[each] for each in record.looks_like), default=0)
-        named = [_titled(each) for each in record.looks_like if counts[each] == most]
+        titles = record.titles or ("",) * len(record.looks_like)  # older reports have none
+        named = [
+            f"{identifier}: {title}" if title else identifier
+            for identifier, title in zip(record.looks_like, titles, strict=False)
+            if counts[identifier] == most
+        ]
         sentences.append(f"it looks like {', or '.join(named)}" if named else "")
     return sentences
-
-
-def _titled(identifier: str) -> str:
-    """Return a planted bug by its id and, if this version knows it, its title."""
-    from attnspec.conformance import mutants
-
-    known = mutants.load().get(identifier)
-    return identifier if known is None else f"{identifier}: {known.title}"
 
 
 def _exception(record: Record) -> str:

@@ -90,6 +90,7 @@ class Record:
             cases.
         looks_like: ids of mutants, i.e. planted bugs, whose outputs agree with the subject's on
             the failing call and on others.
+        titles: the title of each of `looks_like`; a process that only prints has loaded no mutants.
         stage: the first stage of a model that diverges, such as "block 0, attention: mask"; empty
             if none was found.
         undeclared: a feature that the subject accepts without claiming it, and the wrong result;
@@ -128,6 +129,7 @@ class Record:
     figures: dict[str, float] = field(default_factory=dict)
     seed: int | None = None
     looks_like: tuple[str, ...] = ()
+    titles: tuple[str, ...] = ()
     stage: str = ""
     undeclared: str = ""
     holds_under: str = ""
@@ -176,7 +178,10 @@ class Record:
             raise ValueError(f"not a record: {line[:80]}") from error
 
 
-_TUPLES = ("clauses", "sizes", "refused", "missing", "dtypes", "looks_like", "passes_in")
+_TUPLES = (
+    *("clauses", "sizes", "refused", "missing", "dtypes"),
+    *("looks_like", "titles", "passes_in"),
+)
 _WORDS = ("subject", "law", "reason", "message", "case", "snippet", "device", "link", "stage")
 _KINDS: dict[tuple[str, ...], Any] = {
     (*_WORDS, "undeclared", "holds_under", "torch_bug"): str,

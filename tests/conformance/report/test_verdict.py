@@ -1,6 +1,8 @@
 """The verdict in the terminal: how many causes were found, and what each of them says."""
 
 import io
+import subprocess
+import sys
 
 from rich.console import Console
 
@@ -55,7 +57,7 @@ def test_of_two_answers_to_one_question_the_more_frequent_is_named():
 
 
 def test_a_planted_bug_that_explains_more_laws_comes_before_a_profile():
-    bug = {"looks_like": ("own-values-by-turns",)}
+    bug = {"looks_like": ("own-values-by-turns",), "titles": ("values by turns",)}
     records = [failed("a", **bug), failed("b", holds_under="grouping=interleaved", **bug)]
     (cause,) = causes_of(records)
     assert cause.explanation.startswith("it looks like own-values-by-turns: ")
@@ -68,6 +70,21 @@ def test_bugs_that_explain_equally_many_laws_are_all_named():
     assert cause.explanation == "it looks like one, or two"
     (cause,) = causes_of([failed("a", looks_like=("one", "two")), failed("b", looks_like=("two",))])
     assert cause.explanation == "it looks like two"
+
+
+def test_a_planted_bug_is_named_with_its_title_and_no_mutant_is_imported():
+    (cause,) = causes_of([failed("a", looks_like=("one", "two"), titles=("first", "second"))])
+    assert cause.explanation == "it looks like one: first, or two: second"
+    code = (
+        "import sys\n"
+        "from attnspec.conformance.report.causes import causes_of\n"
+        "from attnspec.conformance.report.record import Outcome, Record\n"
+        "fields = {'outcome': Outcome.FAILED, 'looks_like': ('one',), 'titles': ('first',)}\n"
+        "print(causes_of([Record(subject='s', law='l', clauses=(), **fields)])[0].explanation)\n"
+        "assert 'torch' not in sys.modules, 'printing causes needs torch'\n"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (run.stdout, run.stderr) == ("it looks like one: first\n", "")
 
 
 def test_laws_that_depend_on_one_size_have_one_cause():
