@@ -22,7 +22,7 @@ from attnspec.conformance.runner.in_workers import TaskRunner
 from attnspec.conformance.runner.plan import plan
 from attnspec.conformance.runner.plugin import PROPERTY, workers
 from attnspec.conformance.runner.settings import Settings
-from attnspec.conformance.runner.task import PlannedSubject, Task, TypedClaims, tasks
+from attnspec.conformance.runner.task import PlannedSubject, Task, TypedClaims, shared, tasks
 from attnspec.conformance.runner.waiting import folder_of
 
 
@@ -33,7 +33,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         raise pytest.UsageError(planned["refused"])
     subjects = [PlannedSubject.from_data(each) for each in planned["planned"]]
     laws = metafunc.config.getoption("--laws")
-    items = tasks(subjects, laws) if subjects else []
+    items = shared(tasks(subjects, laws), workers(metafunc.config)) if subjects else []
     metafunc.parametrize("task", [pytest.param(each, id=each.id) for each in items])
 
 

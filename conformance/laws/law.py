@@ -85,6 +85,11 @@ class Law:
         """The first line of the docstring of the law."""
         return (self.check.__doc__ or "").strip().splitlines()[0]
 
+    @property
+    def is_long(self) -> bool:
+        """True if it chooses cases for the claims of a subject, which takes up to a minute."""
+        return callable(self.wide)
+
 
 _LAWS: dict[str, Law] = {}
 

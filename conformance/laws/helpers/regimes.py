@@ -133,24 +133,24 @@ def gibibytes(case: Case) -> float:
     Kernels may pad queries and keys to a tile, which counts if there are many batch elements.
     """
     copies = 5 if case.backward else 2
-    case = case.but(queries=max(case.queries, TILE), keys=max(case.keys, TILE))
-    return 8 * copies * (_scores(case) + _numbers(case)) / 2**30
+    lengths = max(case.queries, TILE), max(case.keys, TILE)
+    return 8 * copies * (_scores(case, *lengths) + _numbers(case, *lengths)) / 2**30
 
 
 def operations(case: Case) -> float:
     """Return roughly the operations of a call and of its bound, which takes 100 for each number."""
-    products = _scores(case) * (case.d_head + case.d_value + 10)
-    return (4 if case.backward else 1) * products + (200 if case.backward else 100) * _numbers(case)
+    products = _scores(case, case.queries, case.keys) * (case.d_head + case.d_value + 10)
+    numbers = _numbers(case, case.queries, case.keys)
+    return (4 if case.backward else 1) * products + (200 if case.backward else 100) * numbers
 
 
-def _scores(case: Case) -> int:
-    return case.batch * case.heads * case.queries * case.keys
+def _scores(case: Case, queries: int, keys: int) -> int:
+    return case.batch * case.heads * queries * keys
 
 
-def _numbers(case: Case) -> int:
+def _numbers(case: Case, queries: int, keys: int) -> int:
     """Return the elements of the operands and the output, keys and values for each query head."""
-    rows = case.queries + case.keys + 1
-    return case.batch * case.heads * rows * (case.d_head + case.d_value)
+    return case.batch * case.heads * (queries + keys + 1) * (case.d_head + case.d_value)
 
 
 def too_costly(case: Case) -> str:

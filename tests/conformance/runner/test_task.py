@@ -1,0 +1,49 @@
+"""Tasks: the order in which workers get them."""
+
+import pytest
+
+from attnspec.conformance import laws
+from attnspec.conformance.runner.claims import Claims
+from attnspec.conformance.runner.targets import resolve
+from attnspec.conformance.runner.task import Task, shared, tasks
+
+
+def planned(*targets: str) -> list[Task]:
+    subjects = [each for target in targets for each in resolve(target, claims=Claims())]
+    return tasks(subjects, ["ATT", "MSK", "NUM"])
+
+
+def shares(items: list[Task], workers: int) -> list[list[Task]]:
+    """Return the shares with which workers of pytest-xdist begin under `--dist=worksteal`."""
+    cut, left = [], list(items)
+    for others in range(workers, 0, -1):
+        count = len(left) // others
+        cut.append(left[:count])
+        left = left[count:]
+    return cut
+
+
+@pytest.mark.parametrize("workers", [2, 3, 4])
+@pytest.mark.parametrize("targets", [["eager"], ["eager", "sdpa"]])
+def test_long_laws_open_the_last_share_and_one_ends_the_share_before(targets, workers):
+    before = planned(*targets)
+    items = shared(before, workers)
+    assert sorted(each.id for each in items) == sorted(each.id for each in before)
+    *_, previous, last = shares(items, workers)
+    long = [each.id for each in before if each.law.is_long]
+    ahead = len(targets)
+    assert [each.id for each in previous[-ahead:]] == long[:ahead]
+    assert [each.id for each in last[: len(long) - ahead]] == long[ahead:]
+    assert items[0].id == before[0].id  # a simple mistake is found by the first law
+
+
+def test_the_order_stays_for_one_worker_and_where_no_law_is_long():
+    before = planned("eager")
+    assert shared(before, 1) == before
+    short = [each for each in before if not each.law.is_long]
+    assert [each.id for each in shared(short, 2)] == [each.id for each in short]
+
+
+def test_the_long_laws_are_those_that_choose_their_cases():
+    long = {each.clauses[0] for each in laws.load().values() if each.is_long}
+    assert long == {"NUM-18", "NUM-19"}
