@@ -17,7 +17,7 @@ from attnspec.conformance.diagnosis.likeness.attention import FEW, similar_mutan
 from attnspec.conformance.diagnosis.likeness.models import likely_model_mutants
 from attnspec.conformance.diagnosis.likeness.outputs import OutputCache
 from attnspec.conformance.diagnosis.stages.search import first_divergence
-from attnspec.conformance.evidence.mutation.baselines import BASELINES, rejects
+from attnspec.conformance.evidence.mutation.baselines import BASELINES
 from attnspec.conformance.isolation.state import restored_state
 from attnspec.conformance.laws.law import Law, SubjectKind
 from attnspec.conformance.mutants.registry import Mutant
@@ -247,7 +247,7 @@ def _rejections(subject: Any) -> dict[str, str]:
     reasons = {}
     for baseline in BASELINES:
         with restored_state():
-            reasons[baseline.name] = rejects(baseline, subject)
+            reasons[baseline.name] = baseline.rejects(subject)
     return reasons
 
 

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from attnspec.conformance import laws, mutants
 from attnspec.conformance.attention.subject import Subject
 from attnspec.conformance.cli.app import app
-from attnspec.conformance.evidence.mutation.baselines import BASELINES, rejects
+from attnspec.conformance.evidence.mutation.baselines import BASELINES, Comparison
 from attnspec.conformance.evidence.mutation.items import correct
 from attnspec.conformance.evidence.mutation.kill_matrix import (
     KillMatrix,
@@ -32,6 +32,11 @@ from attnspec.conformance.evidence.mutation.kills import (
     first_kill,
     kills,
     select_mutants,
+)
+from attnspec.conformance.evidence.mutation.torch_checks import (
+    GradientCheck,
+    OperatorCheck,
+    SampleInputs,
 )
 from attnspec.conformance.isolation import memory
 from attnspec.conformance.isolation.state import restored_state
@@ -110,27 +115,50 @@ def test_a_false_alarm_is_recorded():
 class TestBaselines:
     """Tests of the baselines: each accepts a correct kernel and rejects a gross mistake."""
 
-    @pytest.mark.parametrize("baseline", BASELINES, ids=lambda baseline: baseline.name)
+    COMPARING = tuple(each for each in BASELINES if isinstance(each, Comparison | SampleInputs))
+
+    @pytest.mark.parametrize("baseline", COMPARING, ids=lambda baseline: baseline.name)
     def test_a_gross_mistake_is_rejected(self, baseline):
-        assert rejects(baseline, planted()["SCL-05"].subject)
+        assert baseline.rejects(planted()["SCL-05"].subject)
 
     @pytest.mark.parametrize(
-        "baseline", [BASELINES[0], BASELINES[2], BASELINES[3]], ids=lambda b: b.name
+        "baseline", [each for each in BASELINES if "16 bit" not in each.name], ids=lambda b: b.name
     )
     def test_a_wide_kernel_is_accepted(self, baseline):
-        assert rejects(baseline, dense("dense", Dense())) == ""
+        assert baseline.rejects(dense("dense", Dense())) == ""
+
+    def test_gradcheck_rejects_wrong_gradients_and_no_wrong_output(self):
+        check = GradientCheck()
+        assert check.rejects(planted()["SCL-05"].subject) == ""
+
+        def detached(query, key, value, **options):
+            return (Dense()(query, key.detach(), value, **options)) + 0 * key.sum()
+
+        assert "Jacobian mismatch" in check.rejects(dense("detached", detached))
+
+    def test_opcheck_rejects_a_written_input_and_no_wrong_number(self):
+        check = OperatorCheck()
+        assert check.rejects(planted()["SCL-05"].subject) == ""
+
+        def overwriting(query, key, value, **options):
+            out = Dense()(query, key, value, **options)
+            query.zero_()
+            return out
+
+        assert "query" in check.rejects(dense("overwriting", overwriting))
 
     def test_an_exception_is_a_rejection(self):
         def raises(*arguments, **options):
             raise RuntimeError("no")
 
-        assert "no" in rejects(BASELINES[0], dense("raises", raises))
+        assert all("no" in each.rejects(dense("raises", raises)) for each in BASELINES)
 
     def test_a_wrong_shape_is_a_rejection(self):
         def shorter(query, key, value, **options):
             return value[:, :, :1]
 
-        assert all(rejects(baseline, dense("shorter", shorter)) for baseline in BASELINES)
+        wrong = dense("shorter", shorter)
+        assert all(baseline.rejects(wrong) for baseline in (*self.COMPARING, OperatorCheck()))
 
 
 def test_the_process_wide_state_is_restored():
