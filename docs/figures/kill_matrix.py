@@ -26,17 +26,17 @@ def share(row: str, column: str) -> float:
 
 shares = np.array([[share(row, column) for column in order] for row in order])
 
-figure, axes = plt.subplots(figsize=(6.4, 4.4), layout="constrained")
+figure, axes = plt.subplots(figsize=(3.8, 4.2), layout="constrained")
 axes.imshow(shares, cmap="Blues", vmin=0, vmax=1.2, aspect="auto")
 for (row, column), killed in np.ndenumerate(shares):
     if killed:
-        colour = "white" if killed > 0.6 else "#1c2733"
-        axes.annotate(f"{killed:.0%}", (column, row), ha="center", va="center", color=colour)
+        look = {"ha": "center", "va": "center", "color": "white" if killed > 0.6 else "#1c2733"}
+        axes.annotate(f"{100 * killed:.0f}", (column, row), size=8, **look)
 axes.set_yticks(range(len(order)), order)
 axes.set_xticks(range(len(order)), [f"{name}\n{len(columns[name])}" for name in order])
 axes.xaxis.tick_top()
 axes.xaxis.set_label_position("top")
-axes.set_xlabel("mutants, by the chapter of the law that each names; and how many")
+axes.set_xlabel("mutants, by the chapter of the law\nthat each names; and how many")
 axes.set_ylabel("laws, by the chapter of their clause")
-axes.tick_params(length=0)
+axes.tick_params(length=0, labelsize=8)
 axes.spines[:].set_visible(False)

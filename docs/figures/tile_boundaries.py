@@ -16,7 +16,7 @@ torch.manual_seed(0)
 query = torch.randn(1, 1, 4, 8, dtype=torch.float64)
 key, value = torch.randn(2, 1, 1, LONGEST, 8, dtype=torch.float64).unbind()
 
-figure, axes = plt.subplots(figsize=(4.8, 2.6), layout="constrained")
+figure, axes = plt.subplots(figsize=(3.7, 2.6), layout="constrained")
 for edge in range(TILE, LONGEST + 1, TILE):
     axes.axvline(edge, color="#c4c9d0", lw=1.5, zorder=0)
 for row, (identifier, title) in enumerate(BUGS.items()):
@@ -26,11 +26,11 @@ for row, (identifier, title) in enumerate(BUGS.items()):
         operands = query, key[:, :, :keys], value[:, :, :keys]
         error = (attention(*operands) - reference(*operands)).abs()
         (wrong if error.max() > 1e-9 else right).append(keys)
-    axes.plot(wrong, [row] * len(wrong), "s", color="#d1495b", ms=4)
-    axes.plot(right, [row] * len(right), "o", mfc="white", color="#2a78b5", ms=4)
+    axes.plot(wrong, [row] * len(wrong), "s", color="#d1495b", ms=3)
+    axes.plot(right, [row] * len(right), "o", mfc="white", color="#2a78b5", ms=3)
     axes.annotate(title, (0.5, row - 0.27))
-axes.plot([], [], "s", color="#d1495b", ms=4, label="wrong")
-axes.plot([], [], "o", mfc="white", color="#2a78b5", ms=4, label="right")
+axes.plot([], [], "s", color="#d1495b", ms=3, label="wrong")
+axes.plot([], [], "o", mfc="white", color="#2a78b5", ms=3, label="right")
 axes.legend(frameon=False, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2)
 axes.set_ylim(len(BUGS) - 0.6, -0.65)
 axes.set_yticks([])
