@@ -120,10 +120,11 @@ def page(usage: Usage, soundness_run: SoundnessRun) -> str:
     options = f"--seed {soundness_run.first} --cases {soundness_run.calls // len(DTYPES)}"
     options += f" --longest {soundness_run.longest} --each {soundness_run.variants_per_call or 0}"
     workers = soundness_run.workers
+    processes = "1 process" if workers == 1 else f"{workers} processes"
     lines = [
         f"**{summary(usage, soundness_run)}.**",
         "",
-        f"{soundness_run.run.summary} on {workers} {'process' if workers == 1 else 'processes'}, by",
+        f"{soundness_run.run.summary} on {processes}, by",
         "",
         "```text",
         f"python -m attnspec.conformance.evidence.soundness {options}",
