@@ -180,6 +180,10 @@ NOT_A_NUMBER = (
     "Some results are NaN. A softmax over a row whose scores are all minus infinity gives NaN: "
     "is the causal mask off by one, so that the first token may read nothing? A token reads itself."
 )
+SPENT = (
+    "A cache cannot be continued a second time. Is it changed in place? Return a new one, so that "
+    "the old one stays as it is."
+)
 CHANGES = MUTANTS["own-dropout-in-evaluation"]
 
 

@@ -10,10 +10,10 @@ def causal_attention(query, key, value):
 
     Args:
         query: (..., length, d_head); the axes before are treated each on its own.
-        key: of the same shape.
-        value: of the same shape.
+        key: of the same shape; with a KV cache, the cached keys stand before the new ones.
+        value: of the shape of key.
     """
     scores = query @ key.transpose(-2, -1) / math.sqrt(query.shape[-1])
-    length = query.shape[-2]
-    hidden = torch.ones(length, length, dtype=torch.bool).triu(1)
+    length, past = query.shape[-2], key.shape[-2] - query.shape[-2]
+    hidden = torch.ones(length, past + length, dtype=torch.bool).triu(1 + past)
     return scores.masked_fill(hidden, -math.inf).softmax(-1) @ value

@@ -6,14 +6,20 @@ from stack import transformer
 
 
 class GPT2:
-    """A GPT-2: model(input_ids) gives the logits."""
+    """A GPT-2: model(input_ids) gives the logits, and with a cache also the next cache."""
 
     def __init__(self, config, parameters):
         self.config, self.parameters = config, parameters
 
-    def __call__(self, input_ids):
-        x = transformer(input_ids, self.parameters, self.config)
-        return head(x, self.parameters, self.config)
+    def empty_cache(self):
+        return [{} for _ in range(self.config.n_layer)]
+
+    def __call__(self, input_ids, cache=None):
+        # copies of the dictionaries, so that the caller can continue the old cache again
+        new = None if cache is None else [dict(kept) for kept in cache]
+        x = transformer(input_ids, self.parameters, self.config, new)
+        logits = head(x, self.parameters, self.config)
+        return logits if new is None else (logits, new)
 
 
 def build(config, state_dict):

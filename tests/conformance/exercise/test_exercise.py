@@ -53,15 +53,15 @@ TURNS = [
      "x**3)))", "torch.nn.functional.gelu(x)", "the erf form of GELU"),
     ("block", "transformer_block", """\
     y = layer_norm(x, p["ln_1.weight"], p["ln_1.bias"], epsilon)
-    x = x + multi_head_attention(y, *attention, config.n_head)
+    x = x + multi_head_attention(y, *attention, config.n_head, kept)
     y = layer_norm(x, p["ln_2.weight"], p["ln_2.bias"], epsilon)
     return x + mlp(y, *(p[f"mlp.{name}"] for name in NAMES_OF_MLP))""",
-     """    x = x + multi_head_attention(x, *attention, config.n_head)
+     """    x = x + multi_head_attention(x, *attention, config.n_head, kept)
     x = layer_norm(x, p["ln_1.weight"], p["ln_1.bias"], epsilon)
     x = x + mlp(x, *(p[f"mlp.{name}"] for name in NAMES_OF_MLP))
     return layer_norm(x, p["ln_2.weight"], p["ln_2.bias"], epsilon)""", "post-norm"),
-    ("causal_attention", "attention", "triu(1)", "triu(2)", "reads the one after it"),
-    ("causal_attention", "attention", "triu(1)", "triu(0)", "off by one"),
+    ("causal_attention", "attention", "triu(1 + past)", "triu(2)", "reads the one after it"),
+    ("causal_attention", "attention", "triu(1 + past)", "triu(0)", "off by one"),
     ("embed", "embedding", "F.embedding(input_ids, token_table)",
      "F.embedding(input_ids, token_table) * token_table.shape[1] ** 0.5",
      "multiplied by the root of n_embd"),
@@ -93,6 +93,13 @@ TURNS = [
      "continue", "no parameter of this model, but the model gives logits"),
     ("transformer", "stack", "return layer_norm(x, gain, bias, config.layer_norm_epsilon)",
      "return x", "final LayerNorm is missing"),
+    ("transformer", "stack", "in range(config.n_layer)", "in reversed(range(config.n_layer))",
+     "order of their numbers"),
+    (CACHE, "stack", '["transformer.wpe.weight"][past:]', '["transformer.wpe.weight"]',
+     "positions start again at zero"),
+    (CACHE, "attention", "past + length, dtype=torch.bool).triu(1 + past)",
+     "past + length, dtype=torch.bool).triu(1)", "hides the past"),
+    (CACHE, "model", "[dict(kept) for kept in cache]", "cache", "Return a new one"),
     ("generate", "generation", "[input_ids.shape[1] :]", "", "prompt is returned too"),
     ("generate", "generation", "argmax", "argmin", "likeliest"),
 ]  # fmt: skip
