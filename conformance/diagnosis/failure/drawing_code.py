@@ -6,14 +6,7 @@ from collections.abc import Iterator
 import torch
 
 from attnspec.conformance.attention.inputs import attention_mask
-from attnspec.conformance.attention.values import (
-    RAMPS,
-    dtype_of_draw,
-    level,
-    seed_of,
-    sign,
-    spread,
-)
+from attnspec.conformance.attention.values import RAMPS, level, seed_of, sign, spread
 from attnspec.spec import Case, MaskKind, MaskPattern, MaskShape, Values
 from attnspec.spec.case import BIASES
 
@@ -76,8 +69,7 @@ def drawings_of(name: str, shape: tuple[int, ...], case: Case) -> Iterator[str]:
 
 def _normal(case: Case, purpose: str, shape: tuple[int, ...]) -> str:
     generator = f"torch.Generator().manual_seed({seed_of(case.seed, purpose)})"
-    drawn = f"torch.randn({shape}, generator={generator}, dtype={dtype_of_draw(case, shape)})"
-    return drawn if dtype_of_draw(case, shape) == torch.float64 else f"{drawn}.double()"
+    return f"torch.randn({shape}, generator={generator}, dtype=torch.float64)"
 
 
 _CUTS = {
