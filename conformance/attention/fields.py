@@ -329,15 +329,6 @@ def case_of(values: Mapping[str, Any], device: str = "cpu") -> Case:
     """
     changes: dict[str, Any] = {"device": device}
     for name, value in values.items():
-        if name not in _LAYOUTS:
-            changes |= FIELDS[name].changes(value)
-    return Case(**changes, layouts=_layouts_of(*(values[name] for name in _LAYOUTS)))
-
-
-_LAYOUTS = tuple(f"layout of {name}" for name in ("query", "key", "value", "mask"))
-
-
-@functools.cache
-def _layouts_of(query: Layout, key: Layout, value: Layout, mask: Layout) -> Layouts:
-    """Return the layouts of a case: a design makes as many cases as pairs of regimes."""
-    return Layouts(query=query, key=key, value=value, mask=mask)
+        changes |= FIELDS[name].changes(value)
+    layouts = {name: values[f"layout of {name}"] for name in ("query", "key", "value", "mask")}
+    return Case(**changes, layouts=Layouts(**layouts))

@@ -100,3 +100,8 @@ class NotAvailable(NotClaimed):
 
 class Raised(Exception):
     """An exception of the implementation on a case that it claims; the cause is its own."""
+
+
+def first_line(error: BaseException) -> str:
+    """Return the type and the first line of an error; errors of torch have many lines."""
+    return f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}"

@@ -16,12 +16,12 @@ OPTIONS: dict[Feature, dict[str, object]] = {
     Feature.CAUSAL: {"is_causal": True},
     Feature.MASK: {"attn_mask": "padding"},
     Feature.GQA: {"kv_heads": KV_HEADS},
-    Feature.WINDOW: {"window": (32, 16)},
+    Feature.WINDOW: {"window": "window"},
     Feature.SOFTCAP: {"softcap": 30.0},
     Feature.SINKS: {"sinks": "normal"},
     Feature.ALIBI: {"alibi_slopes": "slopes"},
 }
-"""The option that requests each feature alone; a string names a tensor."""
+"""The option that requests each feature alone; a string names one that depends on the shape."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +41,10 @@ class BaselineCase:
     feature: Feature | None
     alignment: CausalAlignment
     empty_row: EmptyRow
+
+    def __str__(self) -> str:
+        option = "plain" if self.feature is None else str(self.feature)
+        return f"{option}, {self.shape}, {self.dtype}"
 
 
 def cases_of(
@@ -106,8 +110,10 @@ def call_of(case: BaselineCase) -> Call:
     queries, keys, channels = case.shape
     option = dict(OPTIONS[case.feature]) if case.feature is not None else {}
     kv_heads = int(str(option.pop("kv_heads", HEADS)))
-    tensors = {
-        "padding": torch.arange(keys).expand(queries, keys) < keys - 16,
+    values = {
+        # some keys are hidden and some visible, however few there are
+        "padding": torch.arange(keys).expand(queries, keys) < keys - min(16, keys // 4),
+        "window": (min(32, keys // 4), min(16, keys // 8)),
         "normal": _normal("sinks", (HEADS,)).to(case.dtype),
         "slopes": 2.0 ** -(2.0 * torch.arange(1, HEADS + 1)),
     }
@@ -118,7 +124,7 @@ def call_of(case: BaselineCase) -> Call:
     }
     operands = {name: _normal(name, shape).to(case.dtype) for name, shape in shapes.items()}
     arguments = {
-        name: tensors[value] if isinstance(value, str) else value for name, value in option.items()
+        name: values[value] if isinstance(value, str) else value for name, value in option.items()
     }
     return Call(**operands, **arguments)  # type: ignore[arg-type]
 

@@ -1,4 +1,4 @@
-"""Baselines of PyTorch: gradcheck, opcheck, and the sample inputs of OpInfo.
+"""Baselines of PyTorch: gradcheck and opcheck.
 
 Each is given a call for every feature that the implementation claims, as the other baselines are.
 """
@@ -10,17 +10,16 @@ from typing import Any
 
 import torch
 
+from attnspec.conformance.comparison.violation import first_line
 from attnspec.conformance.evidence.mutation.baseline_calls import (
     BaselineCase,
     call_of,
     cases_of,
-    expected_of,
-    results_of,
 )
 from attnspec.spec import Feature, Implementation
 
 SMALL_SHAPES = ((5, 7, 4), (3, 6, 8))
-"""Queries, keys and channels; the second is that of OpInfo."""
+"""(queries, keys, channels)."""
 
 _COUNTER = itertools.count()
 
@@ -42,7 +41,8 @@ class GradientCheck:
         if Feature.BACKWARD not in implementation.features:
             return ""
         for case in cases_of(implementation, SMALL_SHAPES, (torch.float64,)):
-            call, options = call_of(case), call_of(case).keywords()
+            call = call_of(case)
+            options = call.keywords()
             inputs = [tensor.requires_grad_() for tensor in (call.query, call.key, call.value)]
 
             def attend(
@@ -97,38 +97,6 @@ def _registered(attention: Callable[..., Any], options: dict[str, Any]) -> Any:
     return operator
 
 
-@dataclass(frozen=True)
-class SampleInputs:
-    """The sample inputs of OpInfo: small shapes, compared by assert_close.
-
-    In float64 and float32: the default tolerances reject right kernels in 16 bits.
-
-    Source:
-        PyTorch 2.13, torch/testing/_internal/common_methods_invocations.py,
-        sample_inputs_scaled_dot_product_attention: 3 queries, 6 keys, 4 heads of 8 channels in a
-        batch of 4, the causal flag, and a mask
-    """
-
-    name: str = "assert_close on OpInfo's sample inputs"
-
-    def rejects(self, implementation: Implementation) -> str:
-        """Return the reason why it rejects an implementation, or an empty string."""
-        wants_gradients = Feature.BACKWARD in implementation.features
-        for case in cases_of(implementation, SMALL_SHAPES[1:], (torch.float64, torch.float32)):
-            _, plain = expected_of(case, wants_gradients=True)
-            try:
-                got = results_of(
-                    implementation.attention, call_of(case), wants_gradients=wants_gradients
-                )
-                for name, tensor in got.items():
-                    torch.testing.assert_close(tensor, plain[name])
-            except Exception as error:
-                return _reason(case, error)
-        return ""
-
-
 def _reason(case: BaselineCase, error: Exception) -> str:
     """Return the call and the first line of what it raised."""
-    option = "plain" if case.feature is None else str(case.feature)
-    line = (str(error).strip().splitlines() or [""])[0]
-    return f"{option}, {case.shape}, {case.dtype}: {type(error).__name__}: {line[:120]}"
+    return f"{case}: {first_line(error)[:120]}"

@@ -15,7 +15,7 @@ from attnspec.conformance.attention.oracle import check_oracle
 from attnspec.conformance.attention.strategies import vary
 from attnspec.conformance.attention.subject import Subject, checked_output
 from attnspec.conformance.comparison import tally
-from attnspec.conformance.comparison.violation import Raised, Violation
+from attnspec.conformance.comparison.violation import Raised, Violation, first_line
 from attnspec.conformance.laws.helpers.cases import BF16, DTYPES, F64, SMALL, TINIEST
 from attnspec.conformance.laws.law import law
 from attnspec.conformance.laws.tensors.results import GROUPED, MASKED, SQUARE
@@ -87,7 +87,7 @@ def run_compiled(subject: Subject, function: Callable[..., Any], call: Call) -> 
             warnings.simplefilter("ignore")
             return function(call.query, call.key, call.value, call.keywords())
     except Exception as error:
-        raise Raised(f"under torch.compile: {_first_line(error)}") from error
+        raise Raised(f"under torch.compile: {first_line(error)}") from error
     finally:
         _count_as_compiling(started)
 
@@ -98,11 +98,6 @@ def _count_as_compiling(started: float) -> None:
     if running is not None:
         for part in ("implementation", "compiling"):
             running.add_seconds(part, time.perf_counter() - started)
-
-
-def _first_line(error: Exception) -> str:
-    """Return the type and the first line of an error; errors of torch have many lines."""
-    return f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}"
 
 
 @law(
@@ -160,7 +155,7 @@ def call_mapped(subject: Subject, calls: list[Call], axes: dict[str, int]) -> to
                 *stacked
             )
     except Exception as error:
-        raise Raised(f"under vmap over {', '.join(axes)}: {_first_line(error)}") from error
+        raise Raised(f"under vmap over {', '.join(axes)}: {first_line(error)}") from error
     return outs
 
 
@@ -199,7 +194,7 @@ def law_custom_operators_pass_opcheck(subject: Subject, case: Case) -> None:
                 warnings.simplefilter("ignore")
                 torch.library.opcheck(operator, args, kwargs)
         except Exception as error:
-            raise Violation(f"opcheck refuses {operator}: {_first_line(error)}") from error
+            raise Violation(f"opcheck refuses {operator}: {first_line(error)}") from error
 
 
 def _requiring_gradient(tensor: torch.Tensor) -> torch.Tensor:

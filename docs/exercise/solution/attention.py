@@ -9,8 +9,9 @@ def causal_attention(query, key, value):
     """Return, for each query, the mean of the values weighted by the softmax of its scores.
 
     Args:
-        query: (..., length, d_head); the axes before are treated each on its own.
-        key: of the same shape; with a KV cache, the cached keys stand before the new ones.
+        query: (..., length, d_head).
+        key: (..., past + length, d_head): with a KV cache, the cached keys come before the new
+            ones; without one, past is 0.
         value: of the shape of key.
     """
     scores = query @ key.transpose(-2, -1) / math.sqrt(query.shape[-1])

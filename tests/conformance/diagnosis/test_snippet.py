@@ -114,7 +114,7 @@ LONG = Case(batch=2, heads=4, kv_heads=2, queries=33, keys=65, d_head=8, d_value
     [
         *(LONG.but(values=family, dtype=torch.float32) for family in Values),
         LONG.but(values=Values.OFFSET, seed=3, scale=-0.3),
-        # beyond the size from which numbers are drawn in float32
+        # larger than the draws that are cached
         *(LONG.but(queries=300, dtype=dtype) for dtype in (torch.float32, torch.float64)),
         LONG.but(values=Values.GROWING, dtype=torch.bfloat16, is_causal=True),
         LONG.but(dtype=torch.float16, mask=Mask(), sinks=True, alibi=True),

@@ -16,6 +16,11 @@ from typer.testing import CliRunner
 from attnspec.conformance import laws, mutants
 from attnspec.conformance.attention.subject import Subject
 from attnspec.conformance.cli.app import app
+from attnspec.conformance.evidence.mutation.baseline_calls import (
+    OPTIONS,
+    BaselineCase,
+    expected_of,
+)
 from attnspec.conformance.evidence.mutation.baselines import BASELINES, Comparison
 from attnspec.conformance.evidence.mutation.items import correct
 from attnspec.conformance.evidence.mutation.kill_matrix import (
@@ -34,9 +39,9 @@ from attnspec.conformance.evidence.mutation.kills import (
     select_mutants,
 )
 from attnspec.conformance.evidence.mutation.torch_checks import (
+    SMALL_SHAPES,
     GradientCheck,
     OperatorCheck,
-    SampleInputs,
 )
 from attnspec.conformance.isolation import memory
 from attnspec.conformance.isolation.state import restored_state
@@ -48,7 +53,7 @@ from attnspec.conformance.report.record import Outcome
 from attnspec.conformance.report.run import begun
 from attnspec.conformance.runner.check import check
 from attnspec.conformance.runner.effort import Effort
-from attnspec.spec import Feature
+from attnspec.spec import CausalAlignment, EmptyRow, Feature
 
 laws.load()
 mutants.load()
@@ -115,7 +120,7 @@ def test_a_false_alarm_is_recorded():
 class TestBaselines:
     """Tests of the baselines: each accepts a correct kernel and rejects a gross mistake."""
 
-    COMPARING = tuple(each for each in BASELINES if isinstance(each, Comparison | SampleInputs))
+    COMPARING = tuple(each for each in BASELINES if isinstance(each, Comparison))
 
     @pytest.mark.parametrize("baseline", COMPARING, ids=lambda baseline: baseline.name)
     def test_a_gross_mistake_is_rejected(self, baseline):
@@ -126,6 +131,18 @@ class TestBaselines:
     )
     def test_a_wide_kernel_is_accepted(self, baseline):
         assert baseline.rejects(dense("dense", Dense())) == ""
+
+    @pytest.mark.parametrize("shape", [*SMALL_SHAPES, (128, 128, 64)], ids=str)
+    @pytest.mark.parametrize("feature", sorted(set(OPTIONS) - {Feature.GQA}), ids=str)
+    def test_an_option_changes_every_shape_and_leaves_no_row_empty(self, feature, shape):
+        def out(feature: Feature | None) -> torch.Tensor:
+            case = BaselineCase(
+                shape, torch.float64, feature, CausalAlignment.UPPER_LEFT, EmptyRow.NAN
+            )
+            return expected_of(case, wants_gradients=False)[0]["out"]
+
+        assert out(feature).isfinite().all()
+        assert not torch.equal(out(feature), out(None))
 
     def test_gradcheck_rejects_wrong_gradients_and_no_wrong_output(self):
         check = GradientCheck()
