@@ -32,6 +32,7 @@ SUBPACKAGES = {
     "attention": {"comparison"},
     "models": {"attention", "comparison"},
     "text": {"comparison"},
+    "operators": {"models"},
     "laws": {"attention", "comparison", "isolation", "models", "text"},
     "mutants": {"attention", "laws", "models", "text"},
     "report": {"comparison", "mutants"},

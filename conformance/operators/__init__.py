@@ -1,0 +1,1 @@
+"""One call of an operator: a part of a model that is judged on its own."""

@@ -1,0 +1,1 @@
+"""One call of a router or of experts."""
