@@ -1,13 +1,15 @@
 """The contracts of a router and of experts, and the questions on which implementations differ."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import torch
 from jaxtyping import Float, Int
 
-from attnspec.spec.gated_mlp import GatedMLPProfile
+from attnspec.spec.contract import available
+from attnspec.spec.gated_mlp import GatedMLPProfile, any_call
 from attnspec.spec.profiles import Float64Precision
 
 
@@ -46,13 +48,6 @@ class RouterProfile:
     """The type in which scores are computed from logits of float64."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class ExpertsProfile:
-    """The declared behaviour of one function of experts wherever libraries disagree."""
-
-    gated_mlp: GatedMLPProfile = field(default_factory=GatedMLPProfile)
-
-
 class Router(Protocol):
     """A router on a weight stored like that of `torch.nn.Linear`, one row per expert.
 
@@ -88,3 +83,59 @@ class Experts(Protocol):
         **features: Any,
     ) -> Float[torch.Tensor, "tokens d_model"]:
         """Return the sum of the chosen experts' results, each times its score."""
+
+
+_DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RouterImplementation:
+    """A router and its claims, as data; attributes are those of `GatedMLPImplementation`."""
+
+    name: str
+    function: Router | Callable[..., Any]
+    features: frozenset[str] = frozenset()
+    dtypes: tuple[torch.dtype, ...] = _DTYPES
+    has_gradients: bool = True
+    profile: RouterProfile = field(default_factory=RouterProfile)
+    supports: Callable[[Any], str | None] = any_call
+    unavailable: Callable[[], str | None] = available
+
+    operator: ClassVar[str] = "router"
+
+    def __post_init__(self) -> None:
+        _check(self.name, self.function, self.dtypes, self.features - {"bias"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExpertsImplementation:
+    """A function of experts and its claims, as data.
+
+    Attributes are those of `GatedMLPImplementation`; the profile is that of each expert, and a
+    further feature is `shared`, a shared expert.
+    """
+
+    name: str
+    function: Experts | Callable[..., Any]
+    features: frozenset[str] = frozenset()
+    dtypes: tuple[torch.dtype, ...] = _DTYPES
+    has_gradients: bool = True
+    profile: GatedMLPProfile = field(default_factory=GatedMLPProfile)
+    supports: Callable[[Any], str | None] = any_call
+    unavailable: Callable[[], str | None] = available
+
+    operator: ClassVar[str] = "experts"
+
+    def __post_init__(self) -> None:
+        _check(self.name, self.function, self.dtypes, self.features - {"bias", "shared"})
+
+
+def _check(
+    name: str, function: object, dtypes: tuple[torch.dtype, ...], unknown: frozenset[str]
+) -> None:
+    if not callable(function):
+        raise ValueError(f"{name}: function must be callable, got {function!r}")
+    if not dtypes:
+        raise ValueError(f"{name}: at least one dtype must be claimed")
+    if unknown:
+        raise ValueError(f"{name}: unknown features {', '.join(sorted(unknown))}")

@@ -1,11 +1,14 @@
 """The contract of a gated MLP, and the questions on which implementations differ."""
 
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import torch
 from jaxtyping import Float
+
+from attnspec.spec.contract import available
 
 
 class GateForm(StrEnum):
@@ -46,6 +49,9 @@ class GatedMLPProfile:
     form: GateForm = GateForm.SWIGLU
     packing: GatePacking = GatePacking.SEPARATE
 
+    QUESTIONS: ClassVar[Mapping[str, type[StrEnum]]] = {"form": GateForm, "packing": GatePacking}
+    """The fields, with the type of their answers."""
+
 
 class GatedMLP(Protocol):
     """A gated MLP on weights stored like those of `torch.nn.Linear`, output-major.
@@ -63,3 +69,45 @@ class GatedMLP(Protocol):
         **biases: Any,
     ) -> Float[torch.Tensor, "*batch d_model"]:
         """Return down(f(gate(x), up(x))), f being the form of the profile."""
+
+
+def any_call(case: Any) -> None:
+    """Accept every case: the default of `supports`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GatedMLPImplementation:
+    """A gated MLP and its claims, as data.
+
+    Attributes:
+        name: unique, lower case, words joined by underscores.
+        function: the callable.
+        features: `bias` if it takes biases.
+        dtypes: the storage types that it accepts.
+        has_gradients: whether autograd differentiates it.
+        profile: its behaviour wherever libraries disagree.
+        supports: returns the reason why it refuses a case, or None.
+        unavailable: returns the reason why it cannot run on this machine, or None.
+    """
+
+    name: str
+    function: GatedMLP | Callable[..., Any]
+    features: frozenset[str] = frozenset()
+    dtypes: tuple[torch.dtype, ...] = (
+        *(torch.float64, torch.float32),
+        *(torch.float16, torch.bfloat16),
+    )
+    has_gradients: bool = True
+    profile: GatedMLPProfile = field(default_factory=GatedMLPProfile)
+    supports: Callable[[Any], str | None] = any_call
+    unavailable: Callable[[], str | None] = available
+
+    operator: ClassVar[str] = "gated_mlp"
+
+    def __post_init__(self) -> None:
+        if not callable(self.function):
+            raise ValueError(f"{self.name}: function must be callable, got {self.function!r}")
+        if not self.dtypes:
+            raise ValueError(f"{self.name}: at least one dtype must be claimed")
+        if unknown := self.features - {"bias"}:
+            raise ValueError(f"{self.name}: unknown features {', '.join(sorted(unknown))}")

@@ -9,6 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine
 from hypothesis.strategies import SearchStrategy
 
 from attnspec.conformance.attention.subject import Subject
+from attnspec.conformance.operators.gated_mlp.subject import GatedMLPSubject
 from attnspec.spec import (
     Case,
     ModelImplementation,
@@ -34,6 +35,9 @@ class SubjectKind(StrEnum):
     MODEL = "model"
     TOKENIZER = "tokenizer"
     SAMPLER = "sampler"
+    GATED_MLP = "gated_mlp"
+    ROUTER = "router"
+    EXPERTS = "experts"
 
 
 SUBJECT_KINDS: dict[type, SubjectKind] = {
@@ -41,6 +45,7 @@ SUBJECT_KINDS: dict[type, SubjectKind] = {
     ModelImplementation: SubjectKind.MODEL,
     TokenizerImplementation: SubjectKind.TOKENIZER,
     SamplerImplementation: SubjectKind.SAMPLER,
+    GatedMLPSubject: SubjectKind.GATED_MLP,
 }
 """The kind of a subject by the type that a law's `subject` is annotated with."""
 

@@ -1,0 +1,138 @@
+"""The subject of laws about an operator: its implementation, called on the tensors of a case."""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+
+from attnspec.conformance.comparison import tally
+from attnspec.conformance.comparison.violation import NotClaimed, Raised, Violation
+
+
+class OperatorCase(Protocol):
+    """What cases of all operators have."""
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The storage type of the operands."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OperatorCall:
+    """One call of an operator, as a failure shows it.
+
+    Attributes:
+        tensors: the operands by the names of their parameters.
+        arguments: code of all arguments in their order, in which tensors stand by their names.
+        grad_out: the incoming gradient; None without a backward pass.
+        wrt: the operands whose gradients are computed.
+    """
+
+    tensors: Mapping[str, torch.Tensor]
+    arguments: tuple[str, ...]
+    grad_out: torch.Tensor | None = None
+    wrt: tuple[str, ...] = ()
+
+
+@dataclass(kw_only=True)
+class OperatorSubject:
+    """An operator under test.
+
+    Attributes:
+        implementation: the declaration.
+        import_code: a line that defines the function under the name of its operator.
+        last_call: the last call that was made, for the description of a failure.
+    """
+
+    implementation: Any
+    import_code: str = ""
+    last_call: OperatorCall | None = field(default=None, init=False)
+
+    @property
+    def name(self) -> str:
+        """The name of the implementation."""
+        return str(self.implementation.name)
+
+    def refuses(self, case: Any) -> str | None:
+        """Return the reason why a case is not tried, or None if it is."""
+        if case.dtype not in self.implementation.dtypes:
+            return f"dtype not claimed: {str(case.dtype).removeprefix('torch.')}"
+        if getattr(case, "backward", False) and not self.implementation.has_gradients:
+            return "gradients are not claimed"
+        reason: str | None = self.implementation.supports(case)
+        return reason
+
+    def demand(self, case: Any) -> None:
+        """Check that a case which a law has changed is claimed.
+
+        Raises:
+            NotClaimed: with the reason.
+        """
+        reason = self.refuses(case)
+        if reason is not None:
+            raise NotClaimed(reason)
+
+    def run(self, call: OperatorCall, make: Callable[[], Any]) -> Any:
+        """Make a call, and return its result unchecked.
+
+        Raises:
+            Raised: if it raises.
+        """
+        self.last_call = call
+        started = time.perf_counter()
+        try:
+            return make()
+        except Exception as error:
+            raise Raised(f"{type(error).__name__}: {error}") from error
+        finally:
+            current = tally.current()
+            if current is not None:
+                current.add_seconds("implementation", time.perf_counter() - started)
+
+    def differentiate(
+        self, call: OperatorCall, make: Callable[[], Any], check: Callable[[Any], torch.Tensor]
+    ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        """Make a call and back-propagate through it; return the output and each gradient.
+
+        Args:
+            call: with an incoming gradient; its operands that `wrt` names are leaves.
+            make: makes the call.
+            check: returns the output if it has the right form, and raises if not.
+
+        Raises:
+            Raised: if it raises, forward or backward.
+            Violation: if the output has a wrong form, or an operand gets no gradient.
+        """
+        out = check(self.run(call, make))
+        if not out.requires_grad:
+            raise Violation("the output of operands that require gradients requires none")
+
+        def backward() -> Any:
+            return torch.autograd.grad(
+                out, [call.tensors[name] for name in call.wrt], call.grad_out, allow_unused=True
+            )
+
+        grads = dict(zip(call.wrt, self.run(call, backward), strict=True))
+        for name, grad in grads.items():
+            if grad is None:
+                raise Violation(f"{name} has no gradient")
+        return out.detach(), grads
+
+
+def checked(
+    got: Any, shape: tuple[int, ...], dtype: torch.dtype, what: str = "out"
+) -> torch.Tensor:
+    """Return a result if it is a tensor of a given shape and storage type.
+
+    Raises:
+        Violation: naming what differs.
+    """
+    if not isinstance(got, torch.Tensor):
+        raise Violation(f"{what} must be a tensor, got {type(got).__name__}")
+    if tuple(got.shape) != tuple(shape):
+        raise Violation(f"{what} must have shape {tuple(shape)}, got {tuple(got.shape)}")
+    if got.dtype != dtype:
+        raise Violation(f"{what} must have dtype {dtype}, got {got.dtype}")
+    return got
