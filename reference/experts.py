@@ -64,7 +64,7 @@ def router(
         ValueError: if `top_k` is out of range.
 
     Clauses:
-        MOE-1, MOE-2, MOE-3, MOE-4
+        MOE-1, MOE-2, MOE-3, MOE-4, MOE-5, MOE-6, MOE-7
 
     Source:
         Shazeer et al. 2017, section 2.1; Jiang et al. 2024, section 2.1
@@ -125,7 +125,7 @@ def experts(
         One row per token, which depends on that token alone.
 
     Clauses:
-        MOE-5, MOE-6, MOE-7, MOE-8, MOE-9, MOE-10, MOE-11
+        MOE-8, MOE-9, MOE-10, MOE-11, MOE-12, MOE-13, MOE-14, MOE-15
 
     Source:
         Shazeer et al. 2017, equation 1; Dai et al. 2024, DeepSeekMoE, equation 9 (shared experts)

@@ -88,7 +88,7 @@ def gated_mlp(
         The term that the MLP adds to the residual stream; each row depends on itself alone.
 
     Clauses:
-        GLU-1, GLU-3, GLU-5, GLU-6
+        GLU-1, GLU-3, GLU-5, GLU-6, GLU-7, GLU-8
 
     Source:
         Shazeer 2020, GLU Variants Improve Transformer, equation 6, with biases

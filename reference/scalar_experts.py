@@ -42,7 +42,7 @@ def scalar_gated_mlp(
         One row per row of `x`.
 
     Clauses:
-        GLU-1, GLU-3, GLU-4, GLU-5
+        GLU-1, GLU-3, GLU-4, GLU-6
     """
     rows = []
     for row in x.tolist():
@@ -75,7 +75,7 @@ def scalar_router(
         Scores and indices, the largest logit first, the lower index first among equals.
 
     Clauses:
-        MOE-1, MOE-2, MOE-3, MOE-4
+        MOE-1, MOE-2, MOE-3, MOE-4, MOE-5
     """
     all_scores, all_indices = [], []
     for row in x.tolist():
@@ -133,7 +133,7 @@ def scalar_experts(
         One row per token.
 
     Clauses:
-        MOE-5, MOE-9, MOE-10
+        MOE-8, MOE-11, MOE-14
     """
     result = np.zeros(x.shape)
     for token in range(len(x)):

@@ -25,6 +25,8 @@ CHAPTERS = (
     "block",
     "model",
     "generation",
+    "gated_mlp",
+    "experts",
 )
 """The chapters in reading order, by the name of their Markdown page beside this module."""
 

@@ -68,8 +68,9 @@ class Experts(Protocol):
     """Gated MLPs, of which each token uses those that a router chose.
 
     Weights are those of `GatedMLP`, stacked. If gate and up are packed, the call is
-    ``experts(x, indices, scores, gate_up, down)``. Biases and the weights of a shared expert are
-    keyword-only, and passed only to an implementation that declares them.
+    ``experts(x, indices, scores, gate_up, down)``. Biases are keyword-only, and so is `shared`, the
+    weights of a shared expert by the same names; both are passed only to an implementation that
+    declares them.
     """
 
     def __call__(

@@ -32,8 +32,8 @@ SUBPACKAGES = {
     "attention": {"comparison"},
     "models": {"attention", "comparison"},
     "text": {"comparison"},
-    "operators": {"models"},
-    "laws": {"attention", "comparison", "isolation", "models", "text"},
+    "operators": {"comparison", "models"},
+    "laws": {"attention", "comparison", "isolation", "models", "operators", "text"},
     "mutants": {"attention", "laws", "models", "text"},
     "report": {"comparison", "mutants"},
     "diagnosis": {

@@ -9,6 +9,8 @@ from hypothesis.stateful import RuleBasedStateMachine
 from hypothesis.strategies import SearchStrategy
 
 from attnspec.conformance.attention.subject import Subject
+from attnspec.conformance.operators.experts.router import RouterSubject
+from attnspec.conformance.operators.experts.subject import ExpertsSubject
 from attnspec.conformance.operators.gated_mlp.subject import GatedMLPSubject
 from attnspec.spec import (
     Case,
@@ -46,6 +48,8 @@ SUBJECT_KINDS: dict[type, SubjectKind] = {
     TokenizerImplementation: SubjectKind.TOKENIZER,
     SamplerImplementation: SubjectKind.SAMPLER,
     GatedMLPSubject: SubjectKind.GATED_MLP,
+    RouterSubject: SubjectKind.ROUTER,
+    ExpertsSubject: SubjectKind.EXPERTS,
 }
 """The kind of a subject by the type that a law's `subject` is annotated with."""
 

@@ -94,7 +94,9 @@ def law_the_gate_function_is_the_declared_one(subject: GatedMLPSubject, case: Ga
     if not is_within(got, expected):
         for form in GateForm:
             if form is not declared and is_within(got, subject.expect(tensors, form)):
-                raise Violation(f"the function of gate and up is {form}: the profile says {declared}")
+                raise Violation(
+                    f"the function of gate and up is {form}: the profile says {declared}"
+                )
     check_close(
         got,
         expected.value,
@@ -190,7 +192,12 @@ def law_gated_mlp_treats_rows_independently(subject: GatedMLPSubject, case: Gate
     )
 
 
-@law("GLU-8", pinned=tuple(case.but(backward=True) for case in PINNED), explore=lambda subject: cases(subject, backward=True), cost=3.0)
+@law(
+    "GLU-8",
+    pinned=tuple(case.but(backward=True) for case in PINNED),
+    explore=lambda subject: cases(subject, backward=True),
+    cost=3.0,
+)
 def law_gradients_of_gated_mlp_equal_the_definition(
     subject: GatedMLPSubject, case: GatedMLPCase
 ) -> None:
@@ -198,7 +205,10 @@ def law_gradients_of_gated_mlp_equal_the_definition(
     tensors, grad_out = case.draw(), case.draw_gradient()
     if "bias" in subject.implementation.features:
         tensors = case.but(biased=True).draw()
-    expected, got = subject.expect_gradients(tensors, grad_out), subject.gradients(tensors, grad_out)
+    expected, got = (
+        subject.expect_gradients(tensors, grad_out),
+        subject.gradients(tensors, grad_out),
+    )
     for name, allowed in expected.items():
         check_close(
             got[name],

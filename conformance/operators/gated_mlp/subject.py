@@ -124,7 +124,9 @@ class GatedMLPSubject(OperatorSubject):
         for dtype in (x.dtype, torch.float64):
             precision = Precision.of(dtype)
             enclosed.append(backward(forward(x, weights, form, precision), weights, v, precision))
-        values = {name: each.value.reshape(tensors[name].shape) for name, each in enclosed[0].items()}
+        values = {
+            name: each.value.reshape(tensors[name].shape) for name, each in enclosed[0].items()
+        }
         if not self.is_reference:  # of the reference, the closed forms of the bound are the oracle
             leaves = {
                 name: each.detach().double().clone().requires_grad_()
@@ -181,4 +183,3 @@ def unpacked(tensors: Tensors, packing: GatePacking) -> dict[str, torch.Tensor]:
 def _call(tensors: Tensors, **backward: Any) -> OperatorCall:
     arguments = [name if not name.endswith("bias") else f"{name}={name}" for name in tensors]
     return OperatorCall(tensors=tensors, arguments=tuple(arguments), **backward)
-
