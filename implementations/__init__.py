@@ -45,6 +45,10 @@ _FRAMEWORKS: dict[str, tuple[str, ...]] = {
 _MODELS = ("huggingface_gpt2",)
 _TOKENIZERS = ("tiktoken_gpt2", "huggingface_tokenizer", "huggingface_words")
 _SAMPLERS = ("huggingface_sampler",)
+_OPERATORS = (
+    *("llama_mlp", "gemma_mlp", "phi3_mlp"),
+    *("mixtral_router", "gpt_oss_router", "mixtral_experts", "gpt_oss_experts"),
+)
 
 
 def names() -> tuple[str, ...]:
@@ -128,6 +132,20 @@ def load_sampler(name: str) -> SamplerImplementation:
     """
     sampler: SamplerImplementation = _load("sampler", name, _SAMPLERS)
     return sampler
+
+
+def operator_names() -> tuple[str, ...]:
+    """Return the names of the operators, which a run includes only if it names them."""
+    return _OPERATORS
+
+
+def load_operator(name: str) -> Any:
+    """Import an operator.
+
+    Raises:
+        KeyError: if the name is not registered; lists the registered names.
+    """
+    return _load("operator", name, _OPERATORS)
 
 
 _ATTRIBUTE = {"tokenizer": "TOKENIZER", "sampler": "SAMPLER"}

@@ -41,12 +41,15 @@ SUBPACKAGES = {
     },
     "runner": {
         *("attention", "comparison", "diagnosis", "isolation", "laws", "models", "mutants"),
-        "report",
+        *("operators", "report"),
     },
-    "probe": {"attention", "comparison", "diagnosis", "isolation", "laws", "report", "runner"},
+    "probe": {
+        *("attention", "comparison", "diagnosis", "isolation", "laws", "operators", "report"),
+        "runner",
+    },
     "evidence": {
-        *("attention", "comparison", "diagnosis", "isolation", "laws", "mutants", "probe"),
-        *("report", "runner"),
+        *("attention", "comparison", "diagnosis", "isolation", "laws", "mutants", "operators"),
+        *("probe", "report", "runner"),
     },
     "exercise": {
         *("comparison", "diagnosis", "isolation", "laws", "models", "mutants", "report", "runner"),

@@ -83,6 +83,10 @@ def check(
     extras: Annotated[
         str | None, typer.Option(help="Tools of torch that it claims, of compile,vmap,opcheck.")
     ] = None,
+    operator: Annotated[
+        str | None,
+        typer.Option(help="The operator that it is, instead: gated_mlp, router or experts."),
+    ] = None,
     device: Annotated[str, typer.Option(help="Where to run: cpu, cuda, cuda:1.")] = "cpu",
     revision: Annotated[
         str | None,
@@ -188,6 +192,8 @@ def list_everything() -> None:
     typer.echo("Implementations of further libraries, which a run includes only if it names them")
     for library, names in implementations.framework_names().items():
         typer.echo(f"  {library}: {', '.join(names)}")
+    typer.echo("Operators, which a run includes only if it names them")
+    typer.echo(f"  {', '.join(implementations.operator_names())}")
     typer.echo("Laws")
     for law in laws.load().values():
         typer.echo(f"  {', '.join(law.clauses):<16} {law.name}")

@@ -13,10 +13,12 @@ from typing import Any
 from attnspec.conformance.diagnosis.stages.search import is_deterministic
 from attnspec.conformance.isolation.process import SendNote
 from attnspec.conformance.laws.law import SubjectKind
+from attnspec.conformance.operators.subject import OperatorSubject
 from attnspec.conformance.probe.probe import experiments, harness_of, run_experiment
 from attnspec.conformance.runner.claims import MASK_KINDS, spelled
 from attnspec.conformance.runner.declare import BrokenCall, check_first_call
 from attnspec.conformance.runner.declare_model import MODEL_DTYPES, why_not
+from attnspec.conformance.runner.declare_operator import profile_in_words
 from attnspec.conformance.runner.first_call import announce, announcing, differing_answers
 from attnspec.conformance.runner.first_call import experiment as step_of_experiment
 from attnspec.conformance.runner.plan import reply_of_target, subjects_of
@@ -87,6 +89,9 @@ def with_profile(
     """
     if planned.is_external and loaded.kind is SubjectKind.MODEL and loaded.is_function:
         return planned if has_dtypes else _with_refused_dtypes(planned, loaded)
+    if planned.is_external and isinstance(loaded.subject, OperatorSubject):
+        found = profile_in_words(loaded.subject.implementation)
+        return replace(planned, remark=f"{planned.name} is judged under the profile {found}")
     if not planned.is_external or loaded.kind is not SubjectKind.ATTENTION:
         return planned
     name, typed = planned.name, planned.claims.profile

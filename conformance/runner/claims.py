@@ -45,6 +45,7 @@ class Claims:
         profile: its answers, by the names of `Profile`'s fields; `rounding` is a level.
         extras: tools of torch that it works with.
         masks: the only kind of masks that it takes.
+        operator: the operator that it is; `None` for an attention or a GPT-2.
     """
 
     features: frozenset[str] | None = None
@@ -52,6 +53,7 @@ class Claims:
     profile: tuple[tuple[str, Any], ...] = ()
     extras: frozenset[Extra] | None = None
     masks: MaskKind | None = None
+    operator: str | None = None
 
     @classmethod
     def read(
@@ -60,6 +62,7 @@ class Claims:
         dtypes: str | None = None,
         profile: Iterable[str] = (),
         extras: str | None = None,
+        operator: str | None = None,
     ) -> "Claims":
         """Read claims as a user types them.
 
@@ -68,21 +71,26 @@ class Claims:
             dtypes: names separated by commas, such as `float16,bfloat16`.
             profile: `key=value` each, such as `empty_row=nan` or `rounding=eager`.
             extras: names separated by commas, such as `compile,vmap`.
+            operator: its name, such as `router`, whose features are `bias` and `shared`.
 
         Raises:
             ValueError: for a word that is not one of the choices, naming it and them.
         """
         named = set(_words(features or ""))
+        known = _FEATURES if operator is None else ("bias", "shared")
         kinds = [kind for word, kind in MASK_KINDS.items() if word in named]
         return cls(
             features=None
             if features is None
-            else frozenset(_choice("feature", each, _FEATURES) for each in _words(features)),
+            else frozenset(_choice("feature", each, known) for each in _words(features)),
+            operator=operator,
             masks=kinds[0] if len(kinds) == 1 and Feature.MASK not in named else None,
             dtypes=None
             if dtypes is None
             else tuple(DTYPES[_choice("dtype", each, DTYPES)] for each in _words(dtypes)),
-            profile=tuple(_answer(each) for each in profile),
+            profile=tuple(
+                _answer(each) if operator is None else _key_and_word(each) for each in profile
+            ),
             extras=None
             if extras is None
             else frozenset(Extra(_choice("extra", each, Extra)) for each in _words(extras)),
@@ -177,10 +185,15 @@ def _choice(what: str, word: str, choices: Iterable[str]) -> str:
     return word
 
 
-def _answer(text: str) -> tuple[str, Any]:
+def _key_and_word(text: str) -> tuple[str, str]:
     key, equals, word = text.partition("=")
     if not equals:
         raise ValueError(f"a profile is given as key=value, got {text!r}")
+    return key, word
+
+
+def _answer(text: str) -> tuple[str, Any]:
+    key, word = _key_and_word(text)
     if key in ("deterministic", "batch_invariant"):
         return key, _choice(key, word, ("yes", "no")) == "yes"
     questions = [*_ANSWERS, "deterministic", "batch_invariant"]

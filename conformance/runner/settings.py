@@ -28,6 +28,7 @@ OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
         {"help": "an answer of its profile (may be repeated)", "metavar": "KEY=VALUE"},
     ),
     "extras": ("--attnspec-extras", {"help": "tools of torch that a bare callable claims"}),
+    "operator": ("--attnspec-operator", {"help": "the operator that a bare callable is"}),
     "device": ("--attnspec-device", {"help": "the device on which cases are drawn"}),
     "allow_foreign_code": (
         "--attnspec-allow-foreign-code",
@@ -84,6 +85,7 @@ class Settings:
         dtypes: claimed storage types.
         profile: claimed answers of the profile, `key=value` each.
         extras: claimed tools of torch.
+        operator: the operator that a bare callable is; `None` for attention or a GPT-2.
         device: the device on which cases are drawn.
         allow_foreign_code: whether kernels of the Hugging Face hub may be fetched and run.
         effort: how many cases to try.
@@ -106,6 +108,7 @@ class Settings:
     dtypes: str | None = None
     profile: tuple[str, ...] = ()
     extras: str | None = None
+    operator: str | None = None
     device: str = "cpu"
     allow_foreign_code: bool = False
     effort: Effort = Effort.STANDARD

@@ -15,6 +15,7 @@ from attnspec.conformance.attention.oracle import expect_scalar
 from attnspec.conformance.attention.subject import Subject
 from attnspec.conformance.laws.law import SubjectKind
 from attnspec.conformance.laws.select import suggestion_for
+from attnspec.conformance.operators.subjects import is_operator, subject_of_operator
 from attnspec.conformance.runner.claims import Claims
 from attnspec.conformance.runner.declare import (
     NO_CLAIMS,
@@ -24,6 +25,7 @@ from attnspec.conformance.runner.declare import (
     declare,
 )
 from attnspec.conformance.runner.declare_model import BuildError, declare_model, is_build
+from attnspec.conformance.runner.declare_operator import declare_operator
 from attnspec.conformance.runner.first_call import failed_import
 from attnspec.conformance.runner.hub import HubError, HubKernel, is_hub_target
 from attnspec.spec import (
@@ -83,7 +85,8 @@ def named_targets() -> tuple[str, ...]:
     """List every name that `resolve` takes, also of libraries that a run does not include."""
     from attnspec import implementations
 
-    return tuple(dict.fromkeys((*every_name(), *implementations.attention_names())))
+    further = (*implementations.attention_names(), *implementations.operator_names())
+    return tuple(dict.fromkeys((*every_name(), *further)))
 
 
 def resolve(
@@ -114,6 +117,8 @@ def resolve(
     if ":" not in target:
         return [_overridden(each, claims) for each in _registered(target, device)]
     value, import_code = _value(target, allow_foreign_code=allow_foreign_code)
+    if is_operator(value) or claims.operator is not None:
+        return [_operator(target, value, claims, import_code)]
     if isinstance(value, ModelImplementation) or (callable(value) and is_build(value)):
         return [_model(target, value, claims)]
     if isinstance(value, TokenizerImplementation):
@@ -132,6 +137,21 @@ def resolve(
         raise TargetError(f"{target}: {error}") from None
     is_function = not isinstance(value, Implementation)
     return [LoadedSubject(kind=SubjectKind.ATTENTION, subject=subject, is_function=is_function)]
+
+
+def _operator(target: str, value: Any, claims: Claims, import_code: str) -> LoadedSubject:
+    """Make the subject of an operator that is declared, or a bare function."""
+    try:
+        if not is_operator(value):
+            if not callable(value):
+                raise TargetError(f"{target}: not callable, but {value!r}")
+            value = declare_operator(target, value, claims)
+        elif claims.operator not in (None, value.operator):
+            raise TargetError(f"{target}: declared as {value.operator}, not {claims.operator}")
+    except ValueError as error:
+        raise TargetError(f"{target}: {error}") from None
+    subject = subject_of_operator(value, import_code)
+    return LoadedSubject(kind=SubjectKind(value.operator), subject=subject)
 
 
 def _model(target: str, value: Any, claims: Claims) -> LoadedSubject:
@@ -184,6 +204,10 @@ def _registered(name: str, device: str) -> list[LoadedSubject]:
     ):
         if name in names():
             subjects.append(LoadedSubject(kind=kind, subject=load(name)))
+    if name in implementations.operator_names():
+        subject_of_name = subject_of_operator(implementations.load_operator(name))
+        kind = SubjectKind(subject_of_name.implementation.operator)
+        subjects.append(LoadedSubject(kind=kind, subject=subject_of_name))
     for entry in entry_points(group=ENTRY_POINTS, name=name):
         subjects += resolve(entry.value, device=device)
     if not subjects:
@@ -199,6 +223,7 @@ def _registered(name: str, device: str) -> list[LoadedSubject]:
 def _reference(device: str) -> list[LoadedSubject]:
     from attnspec.reference.implementation import REFERENCE
     from attnspec.reference.model import MODEL
+    from attnspec.reference.operator_implementations import EXPERTS, GATED_MLP, ROUTER
     from attnspec.reference.text_implementations import SAMPLER, TOKENIZER
 
     # Scalar loops judge the reference, which cannot judge itself: only as far as they are fast.
@@ -211,6 +236,10 @@ def _reference(device: str) -> list[LoadedSubject]:
         LoadedSubject(kind=SubjectKind.MODEL, subject=MODEL),
         LoadedSubject(kind=SubjectKind.TOKENIZER, subject=TOKENIZER),
         LoadedSubject(kind=SubjectKind.SAMPLER, subject=SAMPLER),
+        *(
+            LoadedSubject(kind=SubjectKind(each.operator), subject=subject_of_operator(each))
+            for each in (GATED_MLP, ROUTER, EXPERTS)
+        ),
     ]
 
 

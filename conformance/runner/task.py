@@ -28,6 +28,7 @@ class TypedClaims:
     profile: tuple[str, ...] = ()
     extras: str | None = None
     masks: str | None = None
+    operator: str | None = None
 
     @classmethod
     def of(cls, settings: Settings) -> "TypedClaims":
@@ -41,7 +42,7 @@ class TypedClaims:
         Raises:
             ValueError: for a word that is not one of the choices, naming it.
         """
-        claims = Claims.read(self.features, self.dtypes, self.profile, self.extras)
+        claims = Claims.read(self.features, self.dtypes, self.profile, self.extras, self.operator)
         if self.masks is None:
             return claims
         return dataclasses.replace(claims, masks=MaskKind(self.masks))
@@ -87,6 +88,7 @@ class PlannedSubject:
 
         built_in = ["reference", *implementations.names(), *implementations.model_names()]
         built_in += [*implementations.tokenizer_names(), *implementations.sampler_names()]
+        built_in += implementations.operator_names()
         return self.target not in built_in
 
     def load(self) -> LoadedSubject:

@@ -21,6 +21,7 @@ from attnspec.conformance.evidence.mutation.baselines import BASELINES
 from attnspec.conformance.isolation.state import restored_state
 from attnspec.conformance.laws.law import Law, SubjectKind
 from attnspec.conformance.mutants.registry import Mutant
+from attnspec.conformance.operators.subjects import DECLARATIONS, is_operator, subject_of_operator
 from attnspec.conformance.report.record import Outcome, Record
 from attnspec.conformance.runner.check import check
 from attnspec.conformance.runner.effort import Effort
@@ -39,6 +40,7 @@ KINDS = {
     ModelImplementation: SubjectKind.MODEL,
     TokenizerImplementation: SubjectKind.TOKENIZER,
     SamplerImplementation: SubjectKind.SAMPLER,
+    **{each: SubjectKind(name) for name, each in DECLARATIONS.items()},
 }
 
 MutantIds = tuple[str, ...]
@@ -138,6 +140,8 @@ def subject_of(mutant: Mutant, *, shares_oracle: bool = False) -> Any:
         mutant: a mutant of any kind.
         shares_oracle: use the oracle that is cached across all mutants.
     """
+    if is_operator(mutant.subject):
+        return subject_of_operator(mutant.subject)
     if not isinstance(mutant.subject, Implementation):
         return mutant.subject
     if not shares_oracle:

@@ -44,7 +44,28 @@ def _exact_cases(subject: GatedMLPSubject) -> st.SearchStrategy[GatedMLPCase]:
 @law("GLU-1", pinned=PINNED, explore=_cases)
 def law_gated_mlp_equals_the_definition(subject: GatedMLPSubject, case: GatedMLPCase) -> None:
     """GLU-1: each output is down(f(gate(x), up(x))), within its bound."""
-    subject.judge(case.draw(), "a gated MLP differs from down(f(gate(x), up(x)))")
+    tensors = case.draw()
+    expected, got = subject.expect(tensors), subject.call(tensors)
+    cause = "" if is_within(got, expected) else _cause(subject, tensors, got)
+    check_close(
+        got,
+        expected.value,
+        expected.bound,
+        what="out",
+        message=cause or "a gated MLP differs from down(f(gate(x), up(x)))",
+        axes=AXES,
+    )
+
+
+def _cause(subject: GatedMLPSubject, tensors: dict[str, torch.Tensor], got: torch.Tensor) -> str:
+    """Return the other order or function of gate and up that explains a wrong result, if any."""
+    for name, other in _misread(tensors, subject.profile.packing).items():
+        if is_within(got, subject.expect(other)):
+            return f"{name}: the profile says {subject.profile.packing}"
+    for form in GateForm:
+        if is_within(got, subject.expect(tensors, form)):
+            return f"the function of gate and up is {form}: the profile says {subject.profile.form}"
+    return ""
 
 
 @law("GLU-2", pinned=EXACT[1:], explore=_exact_cases)
@@ -52,11 +73,8 @@ def law_gate_and_up_lie_in_the_declared_order(subject: GatedMLPSubject, case: Ga
     """GLU-2: gate and up are the matrices, or the rows of one matrix, that the profile says."""
     tensors, declared = case.draw(), subject.profile.packing
     expected, got = subject.expect(tensors), subject.call(tensors)
-    for name, other in _misread(tensors, declared).items():
-        mistaken = subject.expect(other)
-        # an order that gives this very result as well says nothing
-        if is_within(got, mistaken) and not is_within(got, expected):
-            raise Violation(f"{name}: the profile says {declared}")
+    if not is_within(got, expected) and (cause := _cause(subject, tensors, got)):
+        raise Violation(cause)
     check_close(
         got,
         expected.value,
@@ -91,12 +109,8 @@ def law_the_gate_function_is_the_declared_one(subject: GatedMLPSubject, case: Ga
     """GLU-3: the function of gate and up is the declared one, and no other one of the profile."""
     tensors, declared = case.draw(), subject.profile.form
     expected, got = subject.expect(tensors), subject.call(tensors)
-    if not is_within(got, expected):
-        for form in GateForm:
-            if form is not declared and is_within(got, subject.expect(tensors, form)):
-                raise Violation(
-                    f"the function of gate and up is {form}: the profile says {declared}"
-                )
+    if not is_within(got, expected) and (cause := _cause(subject, tensors, got)):
+        raise Violation(cause)
     check_close(
         got,
         expected.value,

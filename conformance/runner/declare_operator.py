@@ -1,0 +1,135 @@
+"""Declare a bare function as an operator: its claims by its parameters, its profile by calls."""
+
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import fields, replace
+from typing import Any
+
+import torch
+
+from attnspec.conformance.comparison.violation import Raised, Violation
+from attnspec.conformance.operators.experts.case import ExpertsCase, RouterCase
+from attnspec.conformance.operators.experts.router import RouterSubject
+from attnspec.conformance.operators.gated_mlp.case import GatedMLPCase
+from attnspec.conformance.operators.subjects import DECLARATIONS, subject_of_operator
+from attnspec.conformance.runner.claims import Claims
+from attnspec.spec.experts import RouterProfile, RouterScores, RouterTies
+from attnspec.spec.gated_mlp import GatedMLPProfile, GateForm, GatePacking
+from attnspec.spec.profiles import Float64Precision
+
+_DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+_CASES: dict[str, Any] = {
+    "gated_mlp": GatedMLPCase(shape=(5,), d_model=6, d_inner=8),
+    "router": RouterCase(tokens=5, d_model=6, experts=7, top_k=3),
+    "experts": ExpertsCase(tokens=5, d_model=6, d_inner=8),
+}
+
+
+def declare_operator(name: str, function: Callable[..., Any], claims: Claims) -> Any:
+    """Return the declaration of a bare function.
+
+    Args:
+        name: the target.
+        function: the operator that `claims.operator` names.
+        claims: of the user; features and storage types that are not given are found by parameters
+            and calls. The profile is the first with the given answers under which a call is
+            right, or else the first of them.
+
+    Raises:
+        ValueError: if there is no such operator, or a claim is none of its own.
+    """
+    operator = claims.operator or ""
+    if operator not in DECLARATIONS:
+        raise ValueError(f"no operator {operator!r}; there are {', '.join(DECLARATIONS)}")
+    if claims.extras:
+        raise ValueError("an operator has no extras: omit them")
+    features = claims.features
+    if features is None:
+        features = _features(operator, function)
+    declared = DECLARATIONS[operator](name=name, function=function, features=features)
+    dtypes = claims.dtypes
+    profiles = _chosen(operator, claims.profile)
+    # in the widest type that it takes, since functions that differ little are alike in 16 bits
+    for widest in dtypes or _DTYPES:
+        for profile in profiles:
+            candidate = replace(declared, profile=profile)
+            if _is_right(candidate, widest):
+                right = (each for each in _DTYPES if _is_right(candidate, each))
+                return replace(candidate, dtypes=dtypes or tuple(right))
+    return replace(declared, profile=profiles[0], dtypes=dtypes or _DTYPES[:2])
+
+
+def profile_in_words(implementation: Any) -> str:
+    """Return the profile of an operator as `key=value`, separated by commas."""
+    return ", ".join(f"{key}={value}" for key, value in _answers(implementation.profile).items())
+
+
+def _answers(profile: Any) -> dict[str, str]:
+    """Return the answers of a profile as words."""
+    words = {each.name: getattr(profile, each.name) for each in fields(profile)}
+    is_word = {True: "yes", False: "no"}
+    return {
+        name: is_word[answer] if isinstance(answer, bool) else str(answer)
+        for name, answer in words.items()
+    }
+
+
+def _chosen(operator: str, given: Sequence[tuple[str, str]]) -> list[Any]:
+    """Return the profiles that have the answers that the user gives.
+
+    Raises:
+        ValueError: naming a question or an answer that there is not.
+    """
+    profiles = list(_profiles(operator))
+    for key, word in given:
+        answers = list(dict.fromkeys(_answers(each).get(key, "") for each in profiles))
+        if answers == [""]:
+            raise ValueError(f"{operator} has no question {key!r} in its profile")
+        if word not in answers:
+            raise ValueError(f"{key} is one of {', '.join(answers)}, got {word!r}")
+        profiles = [each for each in profiles if _answers(each)[key] == word]
+    return profiles
+
+
+def _features(operator: str, function: Callable[..., Any]) -> frozenset[str]:
+    """Return the features whose parameters a function names."""
+    try:
+        names = inspect.signature(function).parameters
+    except (TypeError, ValueError):
+        return frozenset()
+    bias = "bias" if operator == "router" else "down_bias"
+    found = {"bias": bias in names, "shared": operator == "experts" and "shared" in names}
+    return frozenset(name for name, is_found in found.items() if is_found)
+
+
+def _profiles(operator: str) -> Iterator[Any]:
+    """Return the profiles that calls tell apart, the default first."""
+    if operator == "router":
+        for precision in Float64Precision:
+            for scores in (RouterScores.SOFTMAX_CHOSEN, *RouterScores):
+                for renormalized in (False, True):
+                    for ties in RouterTies:
+                        yield RouterProfile(
+                            scores=scores,
+                            renormalized=renormalized,
+                            ties=ties,
+                            scores_precision=precision,
+                        )
+        return
+    for packing in GatePacking:
+        for form in GateForm:
+            yield GatedMLPProfile(form=form, packing=packing)
+
+
+def _is_right(implementation: Any, dtype: torch.dtype) -> bool:
+    """Return whether one call of a storage type is right under the declared profile."""
+    case = _CASES[implementation.operator].but(dtype=dtype)
+    subject = subject_of_operator(implementation)
+    try:
+        if isinstance(subject, RouterSubject):
+            subject.judge(case.draw(), case.top_k, "wrong")
+        else:
+            subject.judge(case.draw(), "wrong")  # type: ignore[attr-defined]
+    except (Violation, Raised):
+        return False
+    return True
