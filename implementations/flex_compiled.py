@@ -12,7 +12,19 @@ from torch.nn.attention.flex_attention import flex_attention
 
 from attnspec.implementations.adapters.flex_attention import from_flex_attention
 from attnspec.implementations.compiled import unavailable
-from attnspec.spec import Attention, Case, Feature, Implementation, MaskedNonfinite, Profile
+from attnspec.implementations.known_bugs import deviations
+from attnspec.spec import (
+    Attention,
+    Case,
+    Feature,
+    Implementation,
+    Layout,
+    Mask,
+    MaskedNonfinite,
+    MaskKind,
+    MaskPattern,
+    Profile,
+)
 
 VARIANTS = 4096
 """The limit of variants that torch compiles, past which it would run the function uncompiled."""
@@ -67,8 +79,33 @@ def supports(case: Case) -> str | None:
     """Return the reason why compiled `flex_attention` refuses a case, or None."""
     if min(case.batch, case.heads, case.queries, case.keys, case.d_head, case.d_value) == 0:
         return "compiled flex_attention takes no empty tensor"
+    is_bool = case.mask is not None and case.mask.kind is MaskKind.BOOL
+    if is_bool and case.layouts.mask in (Layout.SLICED, Layout.ODD_STRIDES):
+        return f"a bool mask with a stride between keys does not compile ({PAGE}#a-strided-mask)"
     return None
 
+
+def has_keys(case: Case) -> bool:
+    """Return whether there are keys."""
+    return case.keys > 0
+
+
+def reads_wide_mask(case: Case) -> bool:
+    """Return whether the call has a mask in float64, and queries in a narrower type."""
+    return case.mask is not None and case.mask.dtype == torch.float64 != case.dtype
+
+
+PAGE = "docs/findings/flex_attention.md"
+
+NAN_DEVIATIONS = deviations(
+    ("a-visible-nan-stays-visible", "a-readable-nan-key-stays-visible"),
+    reason="a row whose largest score is NaN is taken for an empty one (seen in torch 2.13.0)",
+    link=f"{PAGE}#nan-gives-zeros",
+    applies=has_keys,
+    example=Case(
+        batch=2, heads=3, kv_heads=3, queries=2, keys=16, d_head=8, d_value=8, dtype=torch.float32
+    ),
+)
 
 IMPLEMENTATION = Implementation(
     name="flex_compiled",
@@ -84,6 +121,23 @@ IMPLEMENTATION = Implementation(
     unavailable=unavailable,
     profile=Profile(
         masked_keys=MaskedNonfinite.PROPAGATES, masked_values=MaskedNonfinite.PROPAGATES
+    ),
+    deviations=(
+        *NAN_DEVIATIONS,
+        *deviations(
+            ("a-float-mask-of-another-dtype-is-read-or-refused",),
+            reason="a mask in float64 is misread by code for float32 (seen in torch 2.13.0)",
+            link=f"{PAGE}#a-wide-mask",
+            applies=reads_wide_mask,
+            example=Case(
+                queries=1,
+                keys=3,
+                d_head=2,
+                d_value=2,
+                dtype=torch.float32,
+                mask=Mask(kind=MaskKind.FLOAT, pattern=MaskPattern.BIAS, dtype=torch.float64),
+            ),
+        ),
     ),
     compiles_each_shape=True,
 )

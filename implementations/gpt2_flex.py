@@ -4,6 +4,7 @@ from typing import cast
 
 import torch
 
+from attnspec.implementations.flex_compiled import NAN_DEVIATIONS
 from attnspec.implementations.transformers_attention import (
     as_model_calls,
     flex_supports,
@@ -34,5 +35,6 @@ IMPLEMENTATION = Implementation(
         masked_keys=MaskedNonfinite.PROPAGATES,
         masked_values=MaskedNonfinite.PROPAGATES,
     ),
+    deviations=NAN_DEVIATIONS,
     compiles_each_shape=True,
 )

@@ -10,6 +10,7 @@ from jaxtyping import Float
 from attnspec.implementations.adapters.jax_arrays import from_jax
 from attnspec.implementations.adapters.parameters import limited
 from attnspec.implementations.frameworks import missing
+from attnspec.implementations.known_bugs import deviations
 from attnspec.spec import (
     Attention,
     Case,
@@ -59,6 +60,10 @@ def supports(case: Case) -> str | None:
     if case.return_lse and case.dtype == torch.bfloat16:
         # docs/findings/jax.md
         return "jax.nn.dot_product_attention rounds the log-sum-exp to 16 bits"
+    sizes = (case.queries, case.keys, case.d_head)
+    if case.dtype == torch.bfloat16 and case.batch * case.heads == 1 and sizes.count(1) > 1:
+        # docs/findings/jax.md
+        return "jax.nn.dot_product_attention raises for a product of one number in bfloat16"
     if case.keys == 0:
         return "jax.nn.dot_product_attention takes no call without keys"
     return None
@@ -69,11 +74,28 @@ def has_keys(case: Case) -> bool:
     return case.keys > 0
 
 
+def may_read_nothing(case: Case) -> bool:
+    """Return whether a row of a call with a log-sum-exp may read no key."""
+    if not case.return_lse:
+        return False
+    if case.mask is not None:
+        # one that hides some keys may hide those that the flag or the window leaves
+        is_empty = case.mask.pattern is MaskPattern.EMPTY_ROWS
+        return is_empty or case.is_causal or case.window is not None
+    return case.window is not None and case.queries > case.keys
+
+
+def hides_keys(case: Case) -> bool:
+    """Return whether a row may read no key of some part of the keys."""
+    return case.is_causal or case.window is not None or case.mask is not None
+
+
 REASON = (
     "the log-sum-exp of a row that reads nothing is about -2.38e38, not minus infinity "
     "(seen in jax 0.10.2)"
 )
 LINK = "docs/findings/jax.md#the-log-sum-exp-of-a-row-without-keys-is-finite"
+EXAMPLE = Case(queries=4, keys=3, dtype=torch.float32, window=(0, None), return_lse=True)
 
 IMPLEMENTATION = Implementation(
     name="jax_attention",
@@ -117,6 +139,24 @@ IMPLEMENTATION = Implementation(
             link=LINK,
             applies=has_keys,
             example=Case(keys=2, dtype=torch.float32, return_lse=True),
+        ),
+        *deviations(
+            (
+                *("log-sum-exp-equals-the-definition", "every-log-sum-exp-is-within-its-bound"),
+                *("log-sum-exp-of-equal-scores-counts-the-keys", "options-combine"),
+                *("log-sum-exp-shifts-with-all-scores", "log-sum-exp-normalises-the-weights"),
+            ),
+            reason=REASON,
+            link=LINK,
+            applies=may_read_nothing,
+            example=EXAMPLE,
+        ),
+        *deviations(
+            ("two-halves-merge-into-the-whole", "many-uneven-parts-merge-into-the-whole"),
+            reason=REASON,
+            link=LINK,
+            applies=hides_keys,
+            example=EXAMPLE,
         ),
     ),
     compiles_each_shape=True,

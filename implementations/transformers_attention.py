@@ -22,6 +22,9 @@ from attnspec.implementations.cpu_products import is_stored_in_bfloat16, rows_ar
 from attnspec.implementations.frameworks import missing
 from attnspec.spec import Case, CausalAlignment, Deviation, Mask, MaskKind, MaskPattern, MaskShape
 
+BLOCK = 128
+"""Queries, and keys, in one block of a block mask."""
+
 OF_ALL_HEADS = (MaskShape.BATCH, MaskShape.KEYS, MaskShape.QUERIES, MaskShape.RANK_2)
 """The shapes of masks that a model can make."""
 
@@ -105,6 +108,10 @@ def flex_supports(case: Case) -> str | None:
     if case.mask is not None and case.mask.kind is MaskKind.FLOAT:
         page = "docs/findings/transformers_flex_attention.md"
         return f"a float mask is misread, or ends the process ({page})"
+    has_block_mask = case.is_causal or case.mask is not None
+    if has_block_mask and case.keys % BLOCK == 0 and case.queries % BLOCK != 0:
+        page = "docs/findings/flex_attention.md#a-block-mask-of-padded-queries"
+        return f"a block mask of padded queries alone does not compile ({page})"
     return supports(case)
 
 

@@ -22,6 +22,9 @@ _TITLES = {
     SubjectKind.MODEL: "Models",
     SubjectKind.TOKENIZER: "Tokenizers",
     SubjectKind.SAMPLER: "Samplers",
+    SubjectKind.GATED_MLP: "Gated MLPs",
+    SubjectKind.ROUTER: "Routers",
+    SubjectKind.EXPERTS: "Experts",
 }
 
 _OMITTED = ("seed", "took", "ended")

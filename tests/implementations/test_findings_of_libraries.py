@@ -54,6 +54,19 @@ class TestFlexAttention:
     def test_a_mask_of_four_axes_does_not_compile_with_dynamic_shapes(self):
         assert run("flex_attention.md", 3) == (["right", "True"], 0), FIXED
 
+    def test_nan_gives_zeros(self):
+        nan, zeros = str([float("nan")] * 4), str([0.0] * 4)
+        assert run("flex_attention.md", 4) == ([nan, nan, zeros, zeros], 0), FIXED
+
+    def test_a_mask_in_float64_is_misread(self):
+        assert run("flex_attention.md", 5) == (["True", "False"], 0), FIXED
+
+    def test_a_strided_block_mask_does_not_compile(self):
+        assert run("flex_attention.md", 6) == (["right", "True"], 0), FIXED
+
+    def test_a_block_mask_of_padded_queries_does_not_compile(self):
+        assert run("flex_attention.md", 7) == (["right", "right", "True"], 0), FIXED
+
 
 class TestTransformers:
     @pytest.fixture(autouse=True)

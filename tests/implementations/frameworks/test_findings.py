@@ -59,6 +59,15 @@ class TestJax:
         with pytest.raises(ValueError, match="F16_F16_F32"):
             jax.jit(jax.nn.dot_product_attention)(x, x, x)
 
+    def test_compiled_calls_of_one_number_in_bfloat16_raise(self, jax):
+        if jax.default_backend() != "cpu":
+            pytest.skip("the bug is of CPUs")
+        x, y = (jax.numpy.ones((1, keys, 1, 1), "bfloat16") for keys in (1, 2))
+        assert jax.nn.dot_product_attention(x, x, x).dtype == "bfloat16"
+        for key in (x, y):
+            with pytest.raises(RuntimeError, match="BF16_BF16_F32"):
+                jax.jit(jax.nn.dot_product_attention)(x, key, key)
+
     def test_the_log_sum_exp_of_a_row_without_keys_is_finite(self, jax):
         x, hidden = jax.numpy.zeros((1, 1, 1, 1)), jax.numpy.zeros((1, 1, 1, 1), bool)
         _, lse = jax.nn.dot_product_attention(x, x, x, mask=hidden, return_residual=True)
