@@ -83,6 +83,10 @@ class Violation(AssertionError):
         self.mismatch = mismatch
 
 
+class Explained(Violation):
+    """A broken law whose message says what the implementation does instead."""
+
+
 class QualityWarning(Violation):
     """Results within their bounds whose errors are together larger than chance makes them.
 

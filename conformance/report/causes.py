@@ -2,8 +2,8 @@
 
 One mistake breaks many laws. A broken law may name what explains it: an answer of the profile under
 which its failing case holds, planted bugs whose results agree, the first stage of a model that
-diverges, a size on which it depends, or the exception that was raised. Laws with a common
-explanation have one cause.
+diverges, a size on which it depends, the exception that was raised, or what the law itself found
+the implementation to do instead. Laws with a common explanation have one cause.
 """
 
 import re
@@ -84,6 +84,8 @@ def _explanations(records: Sequence[Record]) -> list[str]:
             explanations.append(TORCH_BUG)
         elif CONFIGURATION in record.clauses:
             explanations.append(record.reason.partition(";")[0])
+        elif record.cause:
+            explanations.append(record.cause)
         elif record.undeclared:
             explanations.append(f"it accepts a feature that it does not claim: {record.undeclared}")
         elif (

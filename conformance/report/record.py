@@ -93,6 +93,7 @@ class Record:
         titles: the title of each of `looks_like`; a process that only prints has loaded no mutants.
         stage: the first stage of a model that diverges, such as "block 0, attention: mask"; empty
             if none was found.
+        cause: what the implementation does instead, if the law itself found it; empty otherwise.
         undeclared: a feature that the subject accepts without claiming it, and the wrong result;
             empty otherwise.
         holds_under: the one other answer of a profile, such as `rounding=eager`, under which the
@@ -131,6 +132,7 @@ class Record:
     looks_like: tuple[str, ...] = ()
     titles: tuple[str, ...] = ()
     stage: str = ""
+    cause: str = ""
     undeclared: str = ""
     holds_under: str = ""
     passes_in: tuple[str, ...] = ()
@@ -184,7 +186,7 @@ _TUPLES = (
 )
 _WORDS = ("subject", "law", "reason", "message", "case", "snippet", "device", "link", "stage")
 _KINDS: dict[tuple[str, ...], Any] = {
-    (*_WORDS, "undeclared", "holds_under", "torch_bug"): str,
+    (*_WORDS, "cause", "undeclared", "holds_under", "torch_bug"): str,
     ("mismatch", "coverage", "picture"): dict | None,
     ("examples",): int,
     ("seed",): int | None,

@@ -4,7 +4,7 @@ import traceback
 from typing import Any
 
 from attnspec.conformance.attention.subject import Subject
-from attnspec.conformance.comparison.violation import Mismatch, Raised, Violation
+from attnspec.conformance.comparison.violation import Explained, Mismatch, Raised, Violation
 from attnspec.conformance.diagnosis.failure.error_map import failure_picture
 from attnspec.conformance.diagnosis.failure.model_snippet import model_snippet
 from attnspec.conformance.diagnosis.failure.snippet import snippet
@@ -33,8 +33,8 @@ def describe(
         made: of a model, what the law built and called when it failed.
 
     Returns:
-        The fields `reason`, `message`, `case`, `sizes`, `snippet`, `mismatch` and `picture` of a
-        record.
+        The fields `reason`, `message`, `case`, `sizes`, `snippet`, `cause`, `mismatch` and
+        `picture` of a record.
     """
     reason = _reason(error)
     code = _snippet(subject, case, error, made)
@@ -45,13 +45,10 @@ def describe(
         *(f"Sizes    {each}" for each in sizes),
     ]
     mismatch = error.mismatch if isinstance(error, Violation) else None
-    if mismatch is None:
-        lines += [f"Found    {reason}"]
-    else:
-        lines += [
-            f"Found    {str(error).partition(': ' + str(mismatch))[0]}",
-            *lines_of_mismatch(mismatch.words()),
-        ]
+    found = reason if mismatch is None else str(error).partition(f": {mismatch}")[0]
+    lines += [f"Found    {found}"]
+    if mismatch is not None:
+        lines += lines_of_mismatch(mismatch.words())
     if not isinstance(error, Violation | Raised):
         # not an exception of the subject: a law or helper failed, so developers need the traceback
         lines += ["", *"".join(traceback.format_exception(error)).splitlines()[-12:]]
@@ -63,6 +60,7 @@ def describe(
         "case": str(case),
         "sizes": sizes,
         "snippet": code,
+        "cause": found if isinstance(error, Explained) else "",
         "mismatch": None if mismatch is None else mismatch.words(),
         "picture": _picture(subject, mismatch),
     }

@@ -4,7 +4,7 @@ import torch
 from hypothesis import strategies as st
 
 from attnspec.conformance.comparison.close import check_close
-from attnspec.conformance.comparison.violation import Violation
+from attnspec.conformance.comparison.violation import Explained
 from attnspec.conformance.laws.law import law
 from attnspec.conformance.operators.experts.case import Choice, ExpertsCase, experts_cases
 from attnspec.conformance.operators.experts.subject import AXES, ExpertsSubject
@@ -97,7 +97,7 @@ def law_each_expert_adds_its_own_biases(subject: ExpertsSubject, case: ExpertsCa
         for name in ("gate_bias", "up_bias", "down_bias"):
             without = tensors | {name: torch.zeros_like(tensors[name])}
             if is_within(got, subject.expect(without)):
-                raise Violation(f"the {name} of an expert is forgotten")
+                raise Explained(f"the {name} of an expert is forgotten")
     check_close(
         got,
         expected.value,
@@ -158,7 +158,7 @@ def law_a_shared_expert_adds_to_every_token(subject: ExpertsSubject, case: Exper
     expected, got = subject.expect(tensors), subject.call(tensors)
     without = {name: each for name, each in tensors.items() if not name.startswith("shared_")}
     if not is_within(got, expected) and is_within(got, subject.expect(without)):
-        raise Violation("the shared expert is forgotten")
+        raise Explained("the shared expert is forgotten")
     check_close(
         got,
         expected.value,

@@ -4,7 +4,7 @@ import torch
 from hypothesis import strategies as st
 
 from attnspec.conformance.comparison.close import check_close
-from attnspec.conformance.comparison.violation import NotClaimed, Violation
+from attnspec.conformance.comparison.violation import Explained, NotClaimed, Violation
 from attnspec.conformance.laws.law import law
 from attnspec.conformance.operators.experts.case import RouterCase, router_cases
 from attnspec.conformance.operators.experts.router import AXES, RouterSubject
@@ -81,7 +81,7 @@ def law_router_scores_are_the_declared_function(subject: RouterSubject, case: Ro
             if scores is not declared.scores and is_within(
                 routed.scores, subject.expect(tensors, routed.indices, other)
             ):
-                raise Violation(f"{_WHICH[scores]}: the profile says {declared.scores}")
+                raise Explained(f"{_WHICH[scores]}: the profile says {declared.scores}")
     check_close(
         routed.scores,
         expected.value,
@@ -139,7 +139,7 @@ def law_router_adds_its_bias(subject: RouterSubject, case: RouterCase) -> None:
         and bool(subject.allowed_choices(without, routed.indices).all())
         and is_within(routed.scores, subject.expect(without, routed.indices))
     ):
-        raise Violation("the bias of the router is forgotten")
+        raise Explained("the bias of the router is forgotten")
     subject.judge(tensors, case.top_k, "the bias of the router is not added to its logits")
 
 

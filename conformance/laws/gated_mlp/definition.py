@@ -4,7 +4,7 @@ import torch
 from hypothesis import strategies as st
 
 from attnspec.conformance.comparison.close import check_close
-from attnspec.conformance.comparison.violation import NotClaimed, Violation
+from attnspec.conformance.comparison.violation import Explained, NotClaimed, Violation
 from attnspec.conformance.laws.law import law
 from attnspec.conformance.operators.gated_mlp.case import Content, GatedMLPCase, cases
 from attnspec.conformance.operators.gated_mlp.subject import (
@@ -44,21 +44,45 @@ def _exact_cases(subject: GatedMLPSubject) -> st.SearchStrategy[GatedMLPCase]:
 @law("GLU-1", pinned=PINNED, explore=_cases)
 def law_gated_mlp_equals_the_definition(subject: GatedMLPSubject, case: GatedMLPCase) -> None:
     """GLU-1: each output is down(f(gate(x), up(x))), within its bound."""
-    tensors = case.draw()
+    _check(subject, case.draw(), "a gated MLP differs from down(f(gate(x), up(x)))")
+
+
+def _check(subject: GatedMLPSubject, tensors: dict[str, torch.Tensor], message: str) -> None:
+    """Check a call against the definition, and name what a wrong result is instead."""
     expected, got = subject.expect(tensors), subject.call(tensors)
     cause = "" if is_within(got, expected) else _cause(subject, tensors, got)
-    check_close(
-        got,
-        expected.value,
-        expected.bound,
-        what="out",
-        message=cause or "a gated MLP differs from down(f(gate(x), up(x)))",
-        axes=AXES,
-    )
+    try:
+        check_close(
+            got,
+            expected.value,
+            expected.bound,
+            what="out",
+            message=cause or message,
+            axes=AXES,
+        )
+    except Violation as error:
+        if not cause:
+            raise
+        raise Explained(cause, error.mismatch) from None
+
+
+def _explain(subject: GatedMLPSubject, tensors: dict[str, torch.Tensor]) -> None:
+    """Raise what a wrong result is instead, if there is a name for it.
+
+    Raises:
+        Explained: naming it.
+    """
+    expected, got = subject.expect(tensors), subject.call(tensors)
+    if not is_within(got, expected) and (cause := _cause(subject, tensors, got)):
+        raise Explained(cause)
 
 
 def _cause(subject: GatedMLPSubject, tensors: dict[str, torch.Tensor], got: torch.Tensor) -> str:
-    """Return the other order or function of gate and up that explains a wrong result, if any."""
+    """Return what explains a wrong result, if anything does: another order or function, a bias."""
+    for name in ("gate_bias", "up_bias", "down_bias"):
+        without = {key: torch.zeros_like(each) for key, each in tensors.items() if key == name}
+        if without and is_within(got, subject.expect(tensors | without)):
+            return f"{name} is forgotten"
     for name, other in _misread(tensors, subject.profile.packing).items():
         if is_within(got, subject.expect(other)):
             return f"{name}: the profile says {subject.profile.packing}"
@@ -72,17 +96,7 @@ def _cause(subject: GatedMLPSubject, tensors: dict[str, torch.Tensor], got: torc
 def law_gate_and_up_lie_in_the_declared_order(subject: GatedMLPSubject, case: GatedMLPCase) -> None:
     """GLU-2: gate and up are the matrices, or the rows of one matrix, that the profile says."""
     tensors, declared = case.draw(), subject.profile.packing
-    expected, got = subject.expect(tensors), subject.call(tensors)
-    if not is_within(got, expected) and (cause := _cause(subject, tensors, got)):
-        raise Violation(cause)
-    check_close(
-        got,
-        expected.value,
-        expected.bound,
-        what="out",
-        message=f"gate and up are not read in the order {declared}",
-        axes=AXES,
-    )
+    _check(subject, tensors, f"gate and up are not read in the order {declared}")
 
 
 def _misread(
@@ -108,17 +122,7 @@ def _misread(
 def law_the_gate_function_is_the_declared_one(subject: GatedMLPSubject, case: GatedMLPCase) -> None:
     """GLU-3: the function of gate and up is the declared one, and no other one of the profile."""
     tensors, declared = case.draw(), subject.profile.form
-    expected, got = subject.expect(tensors), subject.call(tensors)
-    if not is_within(got, expected) and (cause := _cause(subject, tensors, got)):
-        raise Violation(cause)
-    check_close(
-        got,
-        expected.value,
-        expected.bound,
-        what="out",
-        message=f"the function of gate and up is not {declared}",
-        axes=AXES,
-    )
+    _check(subject, tensors, f"the function of gate and up is not {declared}")
 
 
 @law("GLU-4", pinned=EXACT[1:])
@@ -148,6 +152,7 @@ def law_the_clamped_form_clamps_gate_above_and_up_on_both_sides(
 def law_gated_mlp_is_affine_in_up(subject: GatedMLPSubject, case: GatedMLPCase) -> None:
     """GLU-5: twice the difference that up makes is the difference that twice up makes."""
     plain = case.but(biased=False, content=Content.SMALL).draw()  # within the limits of a clamp
+    _explain(subject, plain)
     results, bounds = {}, {}
     for factor in (0, 1, 2):
         tensors = plain | {"up": plain["up"] * factor}
@@ -170,20 +175,7 @@ BIASED = tuple(case.but(biased=True) for case in EXACT)
 def law_biases_of_gate_up_and_down_are_added(subject: GatedMLPSubject, case: GatedMLPCase) -> None:
     """GLU-6: the biases are added to gate, to up and to the output, each to its own."""
     tensors = case.but(biased=True).draw()
-    expected, got = subject.expect(tensors), subject.call(tensors)
-    if not is_within(got, expected):
-        for name in ("gate_bias", "up_bias", "down_bias"):
-            without = tensors | {name: torch.zeros_like(tensors[name])}
-            if is_within(got, subject.expect(without)):
-                raise Violation(f"{name} is forgotten")
-    check_close(
-        got,
-        expected.value,
-        expected.bound,
-        what="out",
-        message="the biases of gate, up and down are not added, each to its own",
-        axes=AXES,
-    )
+    _check(subject, tensors, "the biases of gate, up and down are not added, each to its own")
 
 
 @law("GLU-7", pinned=PINNED[1:], explore=_cases, cost=2.0)
@@ -219,6 +211,7 @@ def law_gradients_of_gated_mlp_equal_the_definition(
     tensors, grad_out = case.draw(), case.draw_gradient()
     if "bias" in subject.implementation.features:
         tensors = case.but(biased=True).draw()
+    _explain(subject, tensors)
     expected, got = (
         subject.expect_gradients(tensors, grad_out),
         subject.gradients(tensors, grad_out),

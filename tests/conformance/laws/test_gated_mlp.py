@@ -14,6 +14,9 @@ from attnspec.conformance.laws.law import registered
 from attnspec.conformance.mutants.bases.gated_mlp import correct
 from attnspec.conformance.mutants.registry import planted
 from attnspec.conformance.operators.gated_mlp.subject import GatedMLPSubject
+from attnspec.conformance.report.record import Outcome
+from attnspec.conformance.runner.check import check
+from attnspec.conformance.runner.effort import Effort
 from attnspec.reference.gated_mlp import gated_mlp
 from attnspec.spec.gated_mlp import (
     GatedMLPImplementation,
@@ -110,6 +113,16 @@ def test_a_failure_leads_with_the_cause(name, message):
     subject = GatedMLPSubject(implementation=mutant.subject)
     with pytest.raises(Violation, match=message):
         judged_count(law, subject, law.pinned)
+
+
+def test_each_law_that_swapped_gates_break_names_them():
+    subject = GatedMLPSubject(implementation=MUTANTS["own-gate-up-swapped"].subject)
+    records = [check(law, subject, Effort.SMOKE) for law in LAWS.values()]
+    failed = [record for record in records if record.outcome is Outcome.FAILED]
+    assert len(failed) > 3
+    assert {record.cause for record in failed} == {
+        "gate and up are swapped: the profile says separate"
+    }
 
 
 def test_biases_that_are_not_claimed_are_not_passed():

@@ -30,6 +30,14 @@ def test_laws_without_an_explanation_are_no_cause():
     assert "No explanation was found, in 2 laws: mine\n" in text
 
 
+def test_what_a_law_found_is_the_cause():
+    found = {"cause": "gate and up are swapped", "holds_under": "packing=up_first"}
+    records = [failed(law, **found) for law in "ab"]
+    text = printed(records)
+    assert "2 of 2 laws broken, 1 cause found" in text
+    assert "Cause, in 2 laws: mine: gate and up are swapped\n" in text
+
+
 def test_a_profile_is_recommended_only_if_it_explains_everything():
     explained = [failed(law, holds_under="empty_row=nan") for law in "ab"]
     (cause,) = causes_of(explained)

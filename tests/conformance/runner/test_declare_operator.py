@@ -1,11 +1,17 @@
 """Bare functions as operators: their claims by parameters, their profile by calls."""
 
+from contextlib import suppress
+
 import pytest
 import torch
 from torch.nn.functional import linear, silu
 
+from attnspec.conformance import laws
+from attnspec.conformance.comparison.violation import NotClaimed
+from attnspec.conformance.laws.law import SubjectKind
 from attnspec.conformance.mutants.bases.experts import PlainRouter
 from attnspec.conformance.mutants.bases.gated_mlp import PlainGatedMLP
+from attnspec.conformance.operators.subjects import subject_of_operator
 from attnspec.conformance.runner.claims import Claims
 from attnspec.conformance.runner.declare_operator import declare_operator, profile_in_words
 from attnspec.conformance.runner.targets import TargetError, resolve
@@ -34,9 +40,24 @@ def test_calls_find_the_scores_of_a_router(scores, renormalized):
     function = PlainRouter()
     function.profile = RouterProfile(scores=scores, renormalized=renormalized)
     found = declare_operator("it", function, Claims(operator="router")).profile
-    alike = renormalized and scores is not RouterScores.SIGMOID
-    expected = (RouterScores.SOFTMAX_CHOSEN, False) if alike else (scores, renormalized)
-    assert (found.scores, found.renormalized) == expected
+    alike = renormalized and scores is RouterScores.SOFTMAX_CHOSEN
+    assert (found.scores, found.renormalized) == (scores, renormalized and not alike)
+
+
+def test_a_softmax_that_is_renormalized_is_held_to_its_own_gradients():
+    def router(x, weight, top_k):
+        scores, indices = linear(x, weight).softmax(-1).topk(top_k)
+        return scores / scores.sum(-1, keepdim=True), indices
+
+    found = declare_operator("it", router, Claims(operator="router"))
+    assert (found.profile.scores, found.profile.renormalized) == (RouterScores.SOFTMAX_ALL, True)
+    subject = subject_of_operator(found)
+    for law in laws.load().values():
+        if law.judges is SubjectKind.ROUTER:
+            for case in law.pinned:
+                if subject.refuses(case) is None:
+                    with suppress(NotClaimed):
+                        law.check(subject, case)
 
 
 def test_parameters_show_features():
