@@ -37,7 +37,8 @@ SUBPACKAGES = {
     "mutants": {"attention", "laws", "models", "text"},
     "report": {"comparison", "mutants"},
     "diagnosis": {
-        *("attention", "comparison", "isolation", "laws", "models", "mutants", "report"),
+        *("attention", "comparison", "isolation", "laws", "models", "mutants", "operators"),
+        "report",
     },
     "runner": {
         *("attention", "comparison", "diagnosis", "isolation", "laws", "models", "mutants"),

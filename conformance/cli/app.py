@@ -220,7 +220,7 @@ def explain(identifier: Annotated[str, typer.Argument(help="A clause, such as AT
 
         from attnspec.conformance.report.plain_clause import plain_markdown
 
-        console = Console(width=None if sys.stdout.isatty() else WIDTH)
+        console = Console(width=None if sys.stdout.isatty() else WIDTH, emoji=False)
         where = f"chapter {wanted.chapter}, since {wanted.since}"
         console.print(f"{wanted.id} {wanted.title} ({where})\n", markup=False, highlight=False)
         console.print(Markdown(plain_markdown(wanted), code_theme="bw"))

@@ -31,7 +31,7 @@ def mark_exercise(
     from attnspec.conformance.exercise.steps import ENGLISH
     from attnspec.conformance.isolation.memory import memory_per_worker
 
-    console = Console(highlight=False)
+    console = Console(highlight=False, emoji=False)
     try:
         marked = list(
             mark(

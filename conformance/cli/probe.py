@@ -77,7 +77,7 @@ def probe(
     apart = probe_in_subprocess(
         target, questions, dtypes=dtypes, device=device, timeout=timeout, memory=held
     )
-    with Progress(console=Console(stderr=True), transient=True) as progress:
+    with Progress(console=Console(stderr=True, emoji=False), transient=True) as progress:
         findings = list(progress.track(apart, len(questions), description=f"probing {target}"))
     code = declaration(target, import_code, findings, device)
     _tell(findings, target, code)
@@ -115,7 +115,7 @@ def _tell(findings: "list[Finding]", name: str, code: str) -> None:
 
     from attnspec.conformance.report.escape import escape_controls
 
-    console = Console(width=None if sys.stdout.isatty() else PIPED)
+    console = Console(width=None if sys.stdout.isatty() else PIPED, emoji=False)
     _table(findings, name, console)
     say: Any = lambda text: console.print(  # noqa: E731
         escape_controls(text), markup=False, highlight=False, soft_wrap=True

@@ -77,7 +77,7 @@ def summary_of_actions() -> str | None:
 def _console() -> "Console":
     from rich.console import Console
 
-    return Console(width=None if sys.stdout.isatty() else PIPED)
+    return Console(width=None if sys.stdout.isatty() else PIPED, emoji=False)
 
 
 def _one(report: "Report", html: Path | None, markdown: Path | None) -> None:

@@ -10,6 +10,7 @@ from attnspec.conformance.comparison.violation import NotAvailable, NotClaimed, 
 from attnspec.conformance.diagnosis.refused_combinations import refused_combination
 from attnspec.conformance.laws.law import Law
 from attnspec.conformance.models.recording import Recording, recording
+from attnspec.conformance.operators.subject import OperatorSubject
 from attnspec.spec import Deviation
 
 
@@ -57,10 +58,11 @@ def try_case(
         count: to which the trial is added; by default it is counted nowhere.
         on_case: called with the case before it is tried, and not if it is refused.
     """
-    if isinstance(subject, Subject):
+    if isinstance(subject, Subject | OperatorSubject):
         reason = subject.refuses(case)
         if reason is not None:
             return Trial(refusal=reason)
+    if isinstance(subject, Subject):
         known = deviations(law, subject)
         if any(each.applies(case) and each.unavailable() is None for each in known):
             return Trial(refusal="")

@@ -64,6 +64,13 @@ class OperatorSubject:
         reason: str | None = self.implementation.supports(case)
         return reason
 
+    def fit(self, case: Any) -> Any:
+        """Return a case in the widest storage type that is claimed, if its own is not."""
+        claimed = self.implementation.dtypes
+        if case.dtype in claimed:
+            return case
+        return case.but(dtype=max(claimed, key=lambda dtype: torch.finfo(dtype).bits))
+
     def demand(self, case: Any) -> None:
         """Check that a case which a law has changed is claimed.
 

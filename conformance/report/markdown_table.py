@@ -15,6 +15,6 @@ def markdown(table: Table) -> str:
     text = io.StringIO()
     table_box, title = table.box, table.title
     table.box, table.title = box.MARKDOWN, None
-    Console(file=text, width=WIDEST).print(table)
+    Console(file=text, width=WIDEST, emoji=False).print(table)
     table.box, table.title = table_box, title
     return "\n".join(line.strip() for line in text.getvalue().splitlines() if line.strip())

@@ -21,6 +21,7 @@ from attnspec.conformance.diagnosis.failure.describe import describe
 from attnspec.conformance.diagnosis.trial import try_case
 from attnspec.conformance.laws.law import Law, Wide
 from attnspec.conformance.models.recording import Recording
+from attnspec.conformance.operators.subject import OperatorSubject
 from attnspec.conformance.report.record import HIDDEN, Outcome, Record
 from attnspec.conformance.runner.effort import BUDGETS, Effort
 from attnspec.conformance.runner.explore import explore
@@ -185,6 +186,8 @@ def _chosen(run: _LawRun, cases: Wide) -> Sequence[Any]:
 
 def _fitted(subject: Any, cases: Iterable[Any]) -> list[Any]:
     """Change cases as little as a subject's claims require, and drop those that become equal."""
+    if isinstance(subject, OperatorSubject):
+        return list(dict.fromkeys(map(subject.fit, cases)))
     if not isinstance(subject, Subject):
         return list(cases)
     return list(

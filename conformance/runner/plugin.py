@@ -83,9 +83,11 @@ class Collector:
             reporter = self.config.pluginmanager.getplugin("terminalreporter")
             # pytest's own lines about the end of a run, which have no switch
             reporter.write_sep = lambda *arguments, **options: None
-            console = Console(file=reporter._tw._file)
+            console = Console(file=reporter._tw._file, emoji=False)
             if not console.is_terminal:
-                console = Console(stderr=True)  # the verdict comes first in a file or a pipe
+                console = Console(
+                    stderr=True, emoji=False
+                )  # the verdict comes first in a file or a pipe
             from attnspec.conformance.runner.waiting import folder_of
 
             folder = folder_of(self.config.getoption("--attnspec-plan"))
@@ -242,7 +244,7 @@ class Collector:
         width = None if file.isatty() else 220  # room for every implementation
         terminalreporter.ensure_newline()
         records = list(self.records.values())
-        console = Console(file=file, width=width)
+        console = Console(file=file, width=width, emoji=False)
         is_whole = True
         if self.settings.progress:  # a command, which prints no failures of pytest
             from attnspec.conformance.report.verdict import print_verdict

@@ -22,6 +22,16 @@ def printed(records: list[Record]) -> str:
     return stream.getvalue()
 
 
+def test_a_target_is_no_emoji():
+    stream = io.StringIO()
+    print_verdict(
+        [failed("a", subject="norms.py:llama")],
+        Console(file=stream, width=500, emoji=False),
+        is_verbose=False,
+    )
+    assert "norms.py:llama: NOT conforming" in stream.getvalue()
+
+
 def test_laws_without_an_explanation_are_no_cause():
     records = [failed("a", stage="the MLP"), failed("b"), failed("c")]
     text = printed(records)

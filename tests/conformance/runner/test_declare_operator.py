@@ -12,8 +12,11 @@ from attnspec.conformance.laws.law import SubjectKind
 from attnspec.conformance.mutants.bases.experts import PlainRouter
 from attnspec.conformance.mutants.bases.gated_mlp import PlainGatedMLP
 from attnspec.conformance.operators.subjects import subject_of_operator
+from attnspec.conformance.report.record import Outcome
+from attnspec.conformance.runner.check import check
 from attnspec.conformance.runner.claims import Claims
 from attnspec.conformance.runner.declare_operator import declare_operator, profile_in_words
+from attnspec.conformance.runner.effort import Effort
 from attnspec.conformance.runner.targets import TargetError, resolve
 from attnspec.spec.experts import RouterProfile, RouterScores
 from attnspec.spec.gated_mlp import GatedMLPProfile, GateForm, GatePacking
@@ -58,6 +61,22 @@ def test_a_softmax_that_is_renormalized_is_held_to_its_own_gradients():
                 if subject.refuses(case) is None:
                     with suppress(NotClaimed):
                         law.check(subject, case)
+
+
+def test_types_that_are_not_claimed_are_not_called():
+    def of_float32(x, gate, up, down):
+        if x.dtype != torch.float32:
+            raise TypeError("float32 alone")
+        return linear(silu(linear(x, gate)) * linear(x, up), down)
+
+    found = declare_operator("it", of_float32, Claims(operator="gated_mlp"))
+    assert found.dtypes == (torch.float32,)
+    subject = subject_of_operator(found)
+    for law in laws.load().values():
+        if law.judges is SubjectKind.GATED_MLP:
+            record = check(law, subject, Effort.SMOKE)
+            assert record.outcome in (Outcome.PASSED, Outcome.NOT_CLAIMED), record.message
+            assert record.dtypes in ((), ("float32",))
 
 
 def test_parameters_show_features():
