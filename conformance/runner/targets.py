@@ -141,8 +141,9 @@ def resolve(
 
 def _operator(target: str, value: Any, claims: Claims, import_code: str) -> LoadedSubject:
     """Make the subject of an operator that is declared, or a bare function."""
+    is_declared = is_operator(value)
     try:
-        if not is_operator(value):
+        if not is_declared:
             if not callable(value):
                 raise TargetError(f"{target}: not callable, but {value!r}")
             value = declare_operator(target, value, claims)
@@ -150,7 +151,8 @@ def _operator(target: str, value: Any, claims: Claims, import_code: str) -> Load
             raise TargetError(f"{target}: declared as {value.operator}, not {claims.operator}")
     except ValueError as error:
         raise TargetError(f"{target}: {error}") from None
-    subject = subject_of_operator(value, import_code)
+    code = import_code.replace("attention = ", f"{value.operator} = ", 1)
+    subject = subject_of_operator(value, f"{code}.function" if is_declared else code)
     return LoadedSubject(kind=SubjectKind(value.operator), subject=subject)
 
 
@@ -205,7 +207,12 @@ def _registered(name: str, device: str) -> list[LoadedSubject]:
         if name in names():
             subjects.append(LoadedSubject(kind=kind, subject=load(name)))
     if name in implementations.operator_names():
-        subject_of_name = subject_of_operator(implementations.load_operator(name))
+        declared = implementations.load_operator(name)
+        code = (
+            "from attnspec.implementations import load_operator; "
+            f"{declared.operator} = load_operator({name!r}).function"
+        )
+        subject_of_name = subject_of_operator(declared, code)
         kind = SubjectKind(subject_of_name.implementation.operator)
         subjects.append(LoadedSubject(kind=kind, subject=subject_of_name))
     for entry in entry_points(group=ENTRY_POINTS, name=name):

@@ -159,7 +159,7 @@ def _with_strides(code: str, values: torch.Tensor) -> str:
     )
     offset = values.storage_offset()
     length = offset + last + 1
-    filler = "True" if values.dtype == torch.bool else "nan"
+    filler = "nan" if values.is_floating_point() else "True"
     memory = f"torch.full(({length},), {filler}, dtype={values.dtype})"
     if length > LARGEST_FILLED:
         memory = f"torch.empty({length}, dtype={values.dtype})"  # memory that nothing touches
