@@ -9,8 +9,9 @@ from attnspec.conformance import laws, mutants
 from attnspec.conformance.attention.subject import Subject
 from attnspec.conformance.comparison.violation import NotAvailable, NotClaimed, Raised, Violation
 from attnspec.conformance.evidence.mutation.kill_matrix import KillMatrix
+from attnspec.conformance.evidence.mutation.kills import subject_of
 from attnspec.conformance.evidence.mutation.sources import changed_since, source_digests
-from attnspec.spec import Implementation
+from attnspec.conformance.operators.subject import OperatorSubject
 
 LAWS, MUTANTS = laws.load(), mutants.load()
 STORED = Path(__file__).parents[3] / "docs" / "results" / "mutants.jsonl"
@@ -23,13 +24,12 @@ def matrix() -> KillMatrix:
 
 @pytest.mark.parametrize("id", MUTANTS)
 def test_the_named_law_kills_the_mutant_by_a_pinned_case(id):
-    law, subject = LAWS[MUTANTS[id].killed_by], MUTANTS[id].subject
-    subject = Subject(subject) if isinstance(subject, Implementation) else subject
+    law, subject = LAWS[MUTANTS[id].killed_by], subject_of(MUTANTS[id])
     designed = law.design(subject) if law.design else ()
 
     missing = ""
     for case in (*law.pinned, *designed):
-        if isinstance(subject, Subject) and subject.refuses(case) is not None:
+        if isinstance(subject, Subject | OperatorSubject) and subject.refuses(case) is not None:
             continue
         try:
             law.check(subject, case)
