@@ -215,12 +215,12 @@ def explain(identifier: Annotated[str, typer.Argument(help="A clause, such as AT
     except KeyError as error:
         refuse(str(error.args[0]))
     else:
-        from rich.console import Console
         from rich.markdown import Markdown
 
+        from attnspec.conformance.report.console import plain_console
         from attnspec.conformance.report.plain_clause import plain_markdown
 
-        console = Console(width=None if sys.stdout.isatty() else WIDTH, emoji=False)
+        console = plain_console(width=None if sys.stdout.isatty() else WIDTH)
         where = f"chapter {wanted.chapter}, since {wanted.since}"
         console.print(f"{wanted.id} {wanted.title} ({where})\n", markup=False, highlight=False)
         console.print(Markdown(plain_markdown(wanted), code_theme="bw"))

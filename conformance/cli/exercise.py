@@ -8,6 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from attnspec.conformance.cli.report import refuse
+from attnspec.conformance.report.console import plain_console
 from attnspec.conformance.report.escape import escape_controls
 
 
@@ -31,7 +32,7 @@ def mark_exercise(
     from attnspec.conformance.exercise.steps import ENGLISH
     from attnspec.conformance.isolation.memory import memory_per_worker
 
-    console = Console(highlight=False, emoji=False)
+    console = plain_console(highlight=False)
     try:
         marked = list(
             mark(

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import pytest
 import typer
-from rich.console import Console
 
 if TYPE_CHECKING:
     from attnspec.conformance.evidence.mutation.kill_matrix import KillMatrix
@@ -84,8 +83,9 @@ def _tell(matrix: "KillMatrix", report: Path | None, page: Path | None, is_whole
     """Store a matrix if files are named for it, and print its scores."""
     from attnspec.conformance.evidence.mutation import kill_matrix as kills_report
     from attnspec.conformance.evidence.mutation.kills import select_mutants
+    from attnspec.conformance.report.console import plain_console
 
-    console = Console()
+    console = plain_console()
     if report is not None:
         matrix.write(report)
     if page is not None:

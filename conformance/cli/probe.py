@@ -57,13 +57,13 @@ def probe(
     if write is not None:
         _require_new(write)
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    from rich.console import Console
     from rich.progress import Progress
 
     from attnspec.conformance.isolation.memory import memory_per_worker
     from attnspec.conformance.probe.declaration import declaration
     from attnspec.conformance.probe.process import find_import_code, probe_in_subprocess
     from attnspec.conformance.probe.target import select_experiments
+    from attnspec.conformance.report.console import plain_console
     from attnspec.conformance.runner.claims import Claims
     from attnspec.conformance.runner.declare import TargetError
 
@@ -77,7 +77,7 @@ def probe(
     apart = probe_in_subprocess(
         target, questions, dtypes=dtypes, device=device, timeout=timeout, memory=held
     )
-    with Progress(console=Console(stderr=True, emoji=False), transient=True) as progress:
+    with Progress(console=plain_console(stderr=True), transient=True) as progress:
         findings = list(progress.track(apart, len(questions), description=f"probing {target}"))
     code = declaration(target, import_code, findings, device)
     _tell(findings, target, code)
@@ -111,11 +111,10 @@ def _write(code: str, path: Path) -> None:
 
 def _tell(findings: "list[Finding]", name: str, code: str) -> None:
     """Print the table, the evidence and the declaration."""
-    from rich.console import Console
-
+    from attnspec.conformance.report.console import plain_console
     from attnspec.conformance.report.escape import escape_controls
 
-    console = Console(width=None if sys.stdout.isatty() else PIPED, emoji=False)
+    console = plain_console(width=None if sys.stdout.isatty() else PIPED)
     _table(findings, name, console)
     say: Any = lambda text: console.print(  # noqa: E731
         escape_controls(text), markup=False, highlight=False, soft_wrap=True

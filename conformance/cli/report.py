@@ -75,9 +75,9 @@ def summary_of_actions() -> str | None:
 
 
 def _console() -> "Console":
-    from rich.console import Console
+    from attnspec.conformance.report.console import plain_console
 
-    return Console(width=None if sys.stdout.isatty() else PIPED, emoji=False)
+    return plain_console(width=None if sys.stdout.isatty() else PIPED)
 
 
 def _one(report: "Report", html: Path | None, markdown: Path | None) -> None:

@@ -3,8 +3,9 @@
 import io
 
 from rich import box
-from rich.console import Console
 from rich.table import Table
+
+from attnspec.conformance.report.console import plain_console
 
 WIDEST = 240
 """Maximum width of a table in characters."""
@@ -15,6 +16,6 @@ def markdown(table: Table) -> str:
     text = io.StringIO()
     table_box, title = table.box, table.title
     table.box, table.title = box.MARKDOWN, None
-    Console(file=text, width=WIDEST, emoji=False).print(table)
+    plain_console(file=text, width=WIDEST).print(table)
     table.box, table.title = table_box, title
     return "\n".join(line.strip() for line in text.getvalue().splitlines() if line.strip())

@@ -76,18 +76,16 @@ class Collector:
 
         self.settings = settings = Settings.of(self.config)
         if settings.progress:
-            from rich.console import Console
-
+            from attnspec.conformance.report.console import plain_console
             from attnspec.conformance.report.progress import Progress
 
             reporter = self.config.pluginmanager.getplugin("terminalreporter")
             # pytest's own lines about the end of a run, which have no switch
             reporter.write_sep = lambda *arguments, **options: None
-            console = Console(file=reporter._tw._file, emoji=False)
+            console = plain_console(file=reporter._tw._file)
             if not console.is_terminal:
-                console = Console(
-                    stderr=True, emoji=False
-                )  # the verdict comes first in a file or a pipe
+                # the verdict comes first in a file or a pipe
+                console = plain_console(stderr=True)
             from attnspec.conformance.runner.waiting import folder_of
 
             folder = folder_of(self.config.getoption("--attnspec-plan"))
@@ -235,8 +233,7 @@ class Collector:
 
     def _print_results(self, terminalreporter: Any) -> None:
         """Print the verdict and the causes of a command's run, the matrix and the counts."""
-        from rich.console import Console
-
+        from attnspec.conformance.report.console import plain_console
         from attnspec.conformance.report.escape import escape_controls
         from attnspec.conformance.report.matrix import coverage, print_matrix
 
@@ -244,7 +241,7 @@ class Collector:
         width = None if file.isatty() else 220  # room for every implementation
         terminalreporter.ensure_newline()
         records = list(self.records.values())
-        console = Console(file=file, width=width, emoji=False)
+        console = plain_console(file=file, width=width)
         is_whole = True
         if self.settings.progress:  # a command, which prints no failures of pytest
             from attnspec.conformance.report.verdict import print_verdict

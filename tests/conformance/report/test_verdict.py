@@ -7,6 +7,7 @@ import sys
 from rich.console import Console
 
 from attnspec.conformance.report.causes import causes_of
+from attnspec.conformance.report.console import plain_console
 from attnspec.conformance.report.record import Outcome, Record
 from attnspec.conformance.report.verdict import lines_of, print_verdict
 
@@ -26,7 +27,7 @@ def test_a_target_is_no_emoji():
     stream = io.StringIO()
     print_verdict(
         [failed("a", subject="norms.py:llama")],
-        Console(file=stream, width=500, emoji=False),
+        plain_console(file=stream, width=500),
         is_verbose=False,
     )
     assert "norms.py:llama: NOT conforming" in stream.getvalue()
