@@ -12,7 +12,7 @@ from torch.nn.attention.flex_attention import flex_attention
 
 from attnspec.implementations.adapters.flex_attention import from_flex_attention
 from attnspec.implementations.compiled import unavailable
-from attnspec.implementations.known_bugs import deviations
+from attnspec.implementations.known_bugs import deviations, has_keys
 from attnspec.spec import (
     Attention,
     Case,
@@ -83,11 +83,6 @@ def supports(case: Case) -> str | None:
     if is_bool and case.layouts.mask in (Layout.SLICED, Layout.ODD_STRIDES):
         return f"a bool mask with a stride between keys does not compile ({PAGE}#a-strided-mask)"
     return None
-
-
-def has_keys(case: Case) -> bool:
-    """Return whether there are keys."""
-    return case.keys > 0
 
 
 def reads_wide_mask(case: Case) -> bool:

@@ -10,7 +10,7 @@ from jaxtyping import Float
 from attnspec.implementations.adapters.jax_arrays import from_jax
 from attnspec.implementations.adapters.parameters import limited
 from attnspec.implementations.frameworks import missing
-from attnspec.implementations.known_bugs import deviations
+from attnspec.implementations.known_bugs import deviations, has_keys
 from attnspec.spec import (
     Attention,
     Case,
@@ -67,11 +67,6 @@ def supports(case: Case) -> str | None:
     if case.keys == 0:
         return "jax.nn.dot_product_attention takes no call without keys"
     return None
-
-
-def has_keys(case: Case) -> bool:
-    """Return whether there are keys to hide."""
-    return case.keys > 0
 
 
 def may_read_nothing(case: Case) -> bool:

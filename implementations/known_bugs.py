@@ -5,6 +5,11 @@ from collections.abc import Callable, Iterable
 from attnspec.spec import Case, Deviation
 
 
+def has_keys(case: Case) -> bool:
+    """Return whether there are keys to read, or to hide."""
+    return case.keys > 0
+
+
 def deviations(
     laws: Iterable[str],
     *,
