@@ -1,7 +1,8 @@
 """Gated MLPs and experts a second time: scalar loops straight from the formulas.
 
-Nothing here is shared with `attnspec.reference.gated_mlp` or `attnspec.reference.experts`: no
-tensor operation, no code. Every sum is correctly rounded. NumPy only holds arguments and results.
+This module shares no tensor operation and no code with `attnspec.reference.gated_mlp` and
+`attnspec.reference.experts`. Every sum is correctly rounded. NumPy only holds arguments and
+results.
 """
 
 import math

@@ -8,8 +8,8 @@ from typing import Any, ClassVar, Protocol
 import torch
 from jaxtyping import Float, Int
 
-from attnspec.spec.contract import available
-from attnspec.spec.gated_mlp import GatedMLPProfile, any_call
+from attnspec.spec.gated_mlp import GatedMLPProfile
+from attnspec.spec.operator import OperatorImplementation
 from attnspec.spec.profiles import Float64Precision
 
 
@@ -86,57 +86,33 @@ class Experts(Protocol):
         """Return the sum of the chosen experts' results, each times its score."""
 
 
-_DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
-
-
 @dataclass(frozen=True, kw_only=True)
-class RouterImplementation:
-    """A router and its claims, as data; attributes are those of `GatedMLPImplementation`."""
+class RouterImplementation(OperatorImplementation):
+    """A router and its claims, as data; the feature `bias` says that it takes a bias.
 
-    name: str
-    function: Router | Callable[..., Any]
-    features: frozenset[str] = frozenset()
-    dtypes: tuple[torch.dtype, ...] = _DTYPES
-    has_gradients: bool = True
-    profile: RouterProfile = field(default_factory=RouterProfile)
-    supports: Callable[[Any], str | None] = any_call
-    unavailable: Callable[[], str | None] = available
-
-    operator: ClassVar[str] = "router"
-
-    def __post_init__(self) -> None:
-        _check(self.name, self.function, self.dtypes, self.features - {"bias"})
-
-
-@dataclass(frozen=True, kw_only=True)
-class ExpertsImplementation:
-    """A function of experts and its claims, as data.
-
-    Attributes are those of `GatedMLPImplementation`; the profile is that of each expert, and a
-    further feature is `shared`, a shared expert.
+    Attributes:
+        profile: its behaviour wherever libraries disagree.
     """
 
-    name: str
+    function: Router | Callable[..., Any]
+    profile: RouterProfile = field(default_factory=RouterProfile)
+
+    operator: ClassVar[str] = "router"
+    FEATURES: ClassVar[frozenset[str]] = frozenset({"bias"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExpertsImplementation(OperatorImplementation):
+    """A function of experts and its claims, as data.
+
+    The feature `bias` says that it takes biases, `shared` that it takes a shared expert.
+
+    Attributes:
+        profile: the behaviour of each expert wherever libraries disagree.
+    """
+
     function: Experts | Callable[..., Any]
-    features: frozenset[str] = frozenset()
-    dtypes: tuple[torch.dtype, ...] = _DTYPES
-    has_gradients: bool = True
     profile: GatedMLPProfile = field(default_factory=GatedMLPProfile)
-    supports: Callable[[Any], str | None] = any_call
-    unavailable: Callable[[], str | None] = available
 
     operator: ClassVar[str] = "experts"
-
-    def __post_init__(self) -> None:
-        _check(self.name, self.function, self.dtypes, self.features - {"bias", "shared"})
-
-
-def _check(
-    name: str, function: object, dtypes: tuple[torch.dtype, ...], unknown: frozenset[str]
-) -> None:
-    if not callable(function):
-        raise ValueError(f"{name}: function must be callable, got {function!r}")
-    if not dtypes:
-        raise ValueError(f"{name}: at least one dtype must be claimed")
-    if unknown:
-        raise ValueError(f"{name}: unknown features {', '.join(sorted(unknown))}")
+    FEATURES: ClassVar[frozenset[str]] = frozenset({"bias", "shared"})

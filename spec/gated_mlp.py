@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Protocol
 import torch
 from jaxtyping import Float
 
-from attnspec.spec.contract import available
+from attnspec.spec.operator import OperatorImplementation
 
 
 class GateForm(StrEnum):
@@ -71,43 +71,16 @@ class GatedMLP(Protocol):
         """Return down(f(gate(x), up(x))), f being the form of the profile."""
 
 
-def any_call(case: Any) -> None:
-    """Accept every case: the default of `supports`."""
-
-
 @dataclass(frozen=True, kw_only=True)
-class GatedMLPImplementation:
-    """A gated MLP and its claims, as data.
+class GatedMLPImplementation(OperatorImplementation):
+    """A gated MLP and its claims, as data; the feature `bias` says that it takes biases.
 
     Attributes:
-        name: unique, lower case, words joined by underscores.
-        function: the callable.
-        features: `bias` if it takes biases.
-        dtypes: the storage types that it accepts.
-        has_gradients: whether autograd differentiates it.
         profile: its behaviour wherever libraries disagree.
-        supports: returns the reason why it refuses a case, or None.
-        unavailable: returns the reason why it cannot run on this machine, or None.
     """
 
-    name: str
     function: GatedMLP | Callable[..., Any]
-    features: frozenset[str] = frozenset()
-    dtypes: tuple[torch.dtype, ...] = (
-        *(torch.float64, torch.float32),
-        *(torch.float16, torch.bfloat16),
-    )
-    has_gradients: bool = True
     profile: GatedMLPProfile = field(default_factory=GatedMLPProfile)
-    supports: Callable[[Any], str | None] = any_call
-    unavailable: Callable[[], str | None] = available
 
     operator: ClassVar[str] = "gated_mlp"
-
-    def __post_init__(self) -> None:
-        if not callable(self.function):
-            raise ValueError(f"{self.name}: function must be callable, got {self.function!r}")
-        if not self.dtypes:
-            raise ValueError(f"{self.name}: at least one dtype must be claimed")
-        if unknown := self.features - {"bias"}:
-            raise ValueError(f"{self.name}: unknown features {', '.join(sorted(unknown))}")
+    FEATURES: ClassVar[frozenset[str]] = frozenset({"bias"})

@@ -9,14 +9,19 @@ import torch
 
 from attnspec.conformance.comparison import tally
 from attnspec.conformance.comparison.violation import NotClaimed, Raised, Violation
+from attnspec.spec.operator import OperatorImplementation
 
 
 class OperatorCase(Protocol):
-    """What cases of all operators have."""
+    """The properties that the cases of every operator have."""
 
     @property
     def dtype(self) -> torch.dtype:
         """The storage type of the operands."""
+
+    @property
+    def features(self) -> frozenset[str]:
+        """The features that the call uses."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,13 +30,15 @@ class OperatorCall:
 
     Attributes:
         tensors: the operands by the names of their parameters.
-        arguments: code of all arguments in their order, in which tensors stand by their names.
+        arguments: code of all arguments in their order, with the names of tensors.
+        differentiated: code of the part of the result that is differentiated; `out` is the result.
         grad_out: the incoming gradient; None without a backward pass.
         wrt: the operands whose gradients are computed.
     """
 
     tensors: Mapping[str, torch.Tensor]
     arguments: tuple[str, ...]
+    differentiated: str = "out"
     grad_out: torch.Tensor | None = None
     wrt: tuple[str, ...] = ()
 
@@ -46,30 +53,43 @@ class OperatorSubject:
         last_call: the last call that was made, for the description of a failure.
     """
 
-    implementation: Any
+    implementation: OperatorImplementation
     import_code: str = ""
     last_call: OperatorCall | None = field(default=None, init=False)
 
     @property
     def name(self) -> str:
         """The name of the implementation."""
-        return str(self.implementation.name)
+        return self.implementation.name
 
     def refuses(self, case: Any) -> str | None:
         """Return the reason why a case is not tried, or None if it is."""
+        missing = sorted(case.features - self.implementation.features)
+        if missing:
+            return f"feature not claimed: {', '.join(missing)}"
         if case.dtype not in self.implementation.dtypes:
             return f"dtype not claimed: {str(case.dtype).removeprefix('torch.')}"
         if getattr(case, "backward", False) and not self.implementation.has_gradients:
             return "gradients are not claimed"
-        reason: str | None = self.implementation.supports(case)
-        return reason
+        return self.implementation.supports(case)
+
+    @property
+    def widest(self) -> torch.dtype:
+        """The widest storage type that is claimed."""
+        return max(self.implementation.dtypes, key=lambda dtype: torch.finfo(dtype).bits)
 
     def fit(self, case: Any) -> Any:
         """Return a case in the widest storage type that is claimed, if its own is not."""
-        claimed = self.implementation.dtypes
-        if case.dtype in claimed:
-            return case
-        return case.but(dtype=max(claimed, key=lambda dtype: torch.finfo(dtype).bits))
+        return case if case.dtype in self.implementation.dtypes else case.but(dtype=self.widest)
+
+    def judge_case(self, case: Any, message: str) -> None:
+        """Check the result of a case against the definition.
+
+        Raises:
+            Raised: if the function raises.
+            Violation: with the message, if the result is wrong.
+        """
+        raise NotImplementedError
 
     def demand(self, case: Any) -> None:
         """Check that a case which a law has changed is claimed.

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any
 
 from attnspec.conformance.operators.experts.router import RouterSubject
 from attnspec.conformance.operators.experts.subject import ExpertsSubject
@@ -10,8 +9,9 @@ from attnspec.conformance.operators.gated_mlp.subject import GatedMLPSubject
 from attnspec.conformance.operators.subject import OperatorSubject
 from attnspec.spec.experts import ExpertsImplementation, RouterImplementation
 from attnspec.spec.gated_mlp import GatedMLPImplementation
+from attnspec.spec.operator import OperatorImplementation
 
-DECLARATIONS: Mapping[str, type] = MappingProxyType(
+DECLARATIONS: Mapping[str, type[OperatorImplementation]] = MappingProxyType(
     {
         each.operator: each
         for each in (GatedMLPImplementation, RouterImplementation, ExpertsImplementation)
@@ -24,12 +24,20 @@ _SUBJECTS: Mapping[str, type[OperatorSubject]] = MappingProxyType(
 )
 
 
-def is_operator(value: Any) -> bool:
-    """Return whether a value is the declaration of an operator."""
-    return isinstance(value, tuple(DECLARATIONS.values()))
+def declaration_of(operator: str) -> type[OperatorImplementation]:
+    """Return the type of the declaration of an operator.
+
+    Raises:
+        ValueError: if there is no such operator, naming those that there are.
+    """
+    if operator not in DECLARATIONS:
+        raise ValueError(f"no operator {operator!r}; there are {', '.join(DECLARATIONS)}")
+    return DECLARATIONS[operator]
 
 
-def subject_of_operator(implementation: Any, import_code: str = "") -> OperatorSubject:
+def subject_of_operator(
+    implementation: OperatorImplementation, import_code: str = ""
+) -> OperatorSubject:
     """Return the subject that the laws of an operator judge."""
     return _SUBJECTS[implementation.operator](
         implementation=implementation, import_code=import_code

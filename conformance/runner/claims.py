@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from attnspec.conformance.operators.subjects import declaration_of
 from attnspec.spec import (
     Case,
     Extra,
@@ -71,13 +72,13 @@ class Claims:
             dtypes: names separated by commas, such as `float16,bfloat16`.
             profile: `key=value` each, such as `empty_row=nan` or `rounding=eager`.
             extras: names separated by commas, such as `compile,vmap`.
-            operator: its name, such as `router`, whose features are `bias` and `shared`.
+            operator: its name, such as `router`, whose features and profile are then meant.
 
         Raises:
             ValueError: for a word that is not one of the choices, naming it and them.
         """
         named = set(_words(features or ""))
-        known = _FEATURES if operator is None else ("bias", "shared")
+        known = _FEATURES if operator is None else sorted(declaration_of(operator).FEATURES)
         kinds = [kind for word, kind in MASK_KINDS.items() if word in named]
         return cls(
             features=None

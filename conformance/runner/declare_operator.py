@@ -12,7 +12,7 @@ from attnspec.conformance.operators.experts.case import ExpertsCase, RouterCase
 from attnspec.conformance.operators.experts.router import RouterSubject
 from attnspec.conformance.operators.gated_mlp.case import GatedMLPCase
 from attnspec.conformance.operators.gated_mlp.subject import is_within
-from attnspec.conformance.operators.subjects import DECLARATIONS, subject_of_operator
+from attnspec.conformance.operators.subjects import declaration_of, subject_of_operator
 from attnspec.conformance.runner.claims import Claims
 from attnspec.spec.experts import RouterProfile, RouterScores, RouterTies
 from attnspec.spec.gated_mlp import GatedMLPProfile, GateForm, GatePacking
@@ -40,16 +40,15 @@ def declare_operator(name: str, function: Callable[..., Any], claims: Claims) ->
         ValueError: if there is no such operator, or a claim is none of its own.
     """
     operator = claims.operator or ""
-    if operator not in DECLARATIONS:
-        raise ValueError(f"no operator {operator!r}; there are {', '.join(DECLARATIONS)}")
+    declaration = declaration_of(operator)
     if claims.extras:
         raise ValueError("an operator has no extras: omit them")
     features = claims.features
     if features is None:
         features = _features(operator, function)
-    declared = DECLARATIONS[operator](name=name, function=function, features=features)
     dtypes = claims.dtypes
     profiles = _chosen(operator, claims.profile)
+    declared = declaration(name=name, function=function, features=features, profile=profiles[0])
     # in the widest type that it takes, since functions that differ little are alike in 16 bits
     for widest in dtypes or _DTYPES:
         candidates = [replace(declared, profile=profile) for profile in profiles]
@@ -59,7 +58,7 @@ def declare_operator(name: str, function: Callable[..., Any], claims: Claims) ->
             best = next((each for each in right if _has_right_gradients(each, widest)), right[0])
             own = tuple(each for each in _DTYPES if _is_right(best, each))
             return replace(best, dtypes=dtypes or own)
-    return replace(declared, profile=profiles[0], dtypes=dtypes or _DTYPES[:2])
+    return replace(declared, dtypes=dtypes or _DTYPES[:2])
 
 
 def profile_in_words(implementation: Any) -> str:
@@ -127,12 +126,8 @@ def _profiles(operator: str) -> Iterator[Any]:
 def _is_right(implementation: Any, dtype: torch.dtype) -> bool:
     """Return whether one call of a storage type is right under the declared profile."""
     case = _CASES[implementation.operator].but(dtype=dtype)
-    subject = subject_of_operator(implementation)
     try:
-        if isinstance(subject, RouterSubject):
-            subject.judge(case.draw(), case.top_k, "wrong")
-        else:
-            subject.judge(case.draw(), "wrong")  # type: ignore[attr-defined]
+        subject_of_operator(implementation).judge_case(case, "wrong")
     except (Violation, Raised):
         return False
     return True

@@ -51,11 +51,10 @@ class HubKernel:
         return f"{PREFIX}{self.repository}{revision}:{self.function}"
 
     @property
-    def import_code(self) -> str:
-        """Code that defines the name `attention`."""
+    def expression(self) -> str:
+        """Code of the function, once `get_kernel` is imported from `kernels`."""
         trusted = f"revision={self.revision!r}, trust_remote_code=[{self.repository!r}]"
-        load = f"get_kernel({self.repository!r}, {trusted})"
-        return f"from kernels import get_kernel; attention = {load}.{self.function}"
+        return f"get_kernel({self.repository!r}, {trusted}).{self.function}"
 
     def demand_pinned(self) -> None:
         """Refuse a revision that is missing or may move.

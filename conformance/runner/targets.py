@@ -15,7 +15,7 @@ from attnspec.conformance.attention.oracle import expect_scalar
 from attnspec.conformance.attention.subject import Subject
 from attnspec.conformance.laws.law import SubjectKind
 from attnspec.conformance.laws.select import suggestion_for
-from attnspec.conformance.operators.subjects import is_operator, subject_of_operator
+from attnspec.conformance.operators.subjects import subject_of_operator
 from attnspec.conformance.runner.claims import Claims
 from attnspec.conformance.runner.declare import (
     NO_CLAIMS,
@@ -34,6 +34,7 @@ from attnspec.spec import (
     SamplerImplementation,
     TokenizerImplementation,
 )
+from attnspec.spec.operator import OperatorImplementation
 
 ENTRY_POINTS = "attnspec.implementations"
 """The entry-point group in which other packages register implementations."""
@@ -116,15 +117,16 @@ def resolve(
     """
     if ":" not in target:
         return [_overridden(each, claims) for each in _registered(target, device)]
-    value, import_code = _value(target, allow_foreign_code=allow_foreign_code)
-    if is_operator(value) or claims.operator is not None:
-        return [_operator(target, value, claims, import_code)]
+    value, imports, code = _value(target, allow_foreign_code=allow_foreign_code)
+    if isinstance(value, OperatorImplementation) or claims.operator is not None:
+        return [_operator(target, value, claims, imports, code)]
     if isinstance(value, ModelImplementation) or (callable(value) and is_build(value)):
         return [_model(target, value, claims)]
     if isinstance(value, TokenizerImplementation):
         return [LoadedSubject(kind=SubjectKind.TOKENIZER, subject=value)]
     if isinstance(value, SamplerImplementation):
         return [LoadedSubject(kind=SubjectKind.SAMPLER, subject=value)]
+    import_code = f"{imports}; attention = {code}"
     try:
         if isinstance(value, Implementation):
             subject = _subject(claims.override(value), device, f"{import_code}.attention")
@@ -139,9 +141,9 @@ def resolve(
     return [LoadedSubject(kind=SubjectKind.ATTENTION, subject=subject, is_function=is_function)]
 
 
-def _operator(target: str, value: Any, claims: Claims, import_code: str) -> LoadedSubject:
+def _operator(target: str, value: Any, claims: Claims, imports: str, code: str) -> LoadedSubject:
     """Make the subject of an operator that is declared, or a bare function."""
-    is_declared = is_operator(value)
+    is_declared = isinstance(value, OperatorImplementation)
     try:
         if not is_declared:
             if not callable(value):
@@ -151,8 +153,8 @@ def _operator(target: str, value: Any, claims: Claims, import_code: str) -> Load
             raise TargetError(f"{target}: declared as {value.operator}, not {claims.operator}")
     except ValueError as error:
         raise TargetError(f"{target}: {error}") from None
-    code = import_code.replace("attention = ", f"{value.operator} = ", 1)
-    subject = subject_of_operator(value, f"{code}.function" if is_declared else code)
+    function = f"{code}.function" if is_declared else code
+    subject = subject_of_operator(value, f"{imports}; {value.operator} = {function}")
     return LoadedSubject(kind=SubjectKind(value.operator), subject=subject)
 
 
@@ -257,18 +259,19 @@ def _subject(implementation: Implementation, device: str, import_code: str) -> S
     return Subject(implementation, device=chosen, import_code=import_code)
 
 
-def _value(target: str, *, allow_foreign_code: bool) -> tuple[Any, str]:
-    """Import what a target names, and return it with code that calls it `attention`."""
+def _value(target: str, *, allow_foreign_code: bool) -> tuple[Any, str, str]:
+    """Import what a target names, and return it with its imports and its expression as code."""
     if is_hub_target(target):
         kernel = _hub_kernel(target)
         module, module_name = _hub_module(kernel, allow_foreign_code), kernel.repository
-        attribute, import_code = kernel.function, kernel.import_code
+        attribute, imports = kernel.function, "from kernels import get_kernel"
+        code = kernel.expression
     else:
         module_name, _, attribute = target.rpartition(":")
-        module, import_code = _module(module_name, target)
-        import_code = f"{import_code}; attention = {module.__name__}.{attribute}"
+        module, imports = _module(module_name, target)
+        code = f"{module.__name__}.{attribute}"
     try:
-        return getattr(module, attribute), import_code
+        return getattr(module, attribute), imports, code
     except AttributeError:
         near = suggestion_for(attribute, vars(module))
         message = f"{target}: {module_name} has no attribute {attribute!r}{near}"

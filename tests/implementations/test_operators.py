@@ -34,7 +34,7 @@ def test_a_law_holds(name, law):
 
 
 class KeepFloat64(TorchFunctionMode):
-    """Leaves float64 as it is where a conversion to float32 is asked for."""
+    """Returns a tensor of float64 unchanged when it is to be converted to float32."""
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         if func is torch.Tensor.float and args[0].dtype == torch.float64:

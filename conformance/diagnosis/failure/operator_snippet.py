@@ -34,10 +34,7 @@ def operator_snippet(subject: OperatorSubject, mismatch: Mismatch | None) -> str
     lines.append(f"out = {operator}({', '.join(call.arguments)})")
     printed = "out"
     if call.grad_out is not None:
-        out = "out[0]" if operator == "router" else "out"
-        wrt = ", ".join(call.wrt)
-        lines.append(
-            f"gradients = torch.autograd.grad({out}, [{wrt}], grad_out, allow_unused=True)"
-        )
+        operands = f"{call.differentiated}, [{', '.join(call.wrt)}], grad_out"
+        lines.append(f"gradients = torch.autograd.grad({operands}, allow_unused=True)")
         printed = "gradients"
     return "\n".join([*lines, f"print({printed}){comment_on(mismatch, 'out')}"])

@@ -21,7 +21,7 @@ from attnspec.conformance.evidence.mutation.baselines import BASELINES
 from attnspec.conformance.isolation.state import restored_state
 from attnspec.conformance.laws.law import Law, SubjectKind
 from attnspec.conformance.mutants.registry import Mutant
-from attnspec.conformance.operators.subjects import DECLARATIONS, is_operator, subject_of_operator
+from attnspec.conformance.operators.subjects import DECLARATIONS, subject_of_operator
 from attnspec.conformance.report.record import Outcome, Record
 from attnspec.conformance.runner.check import check
 from attnspec.conformance.runner.effort import Effort
@@ -31,6 +31,7 @@ from attnspec.spec import (
     SamplerImplementation,
     TokenizerImplementation,
 )
+from attnspec.spec.operator import OperatorImplementation
 
 KILLING_OUTCOMES = (Outcome.FAILED, Outcome.ERRORED, Outcome.FLAKY, Outcome.QUALITY_WARNING)
 """Outcomes of a law that a mutant breaks."""
@@ -140,7 +141,7 @@ def subject_of(mutant: Mutant, *, shares_oracle: bool = False) -> Any:
         mutant: a mutant of any kind.
         shares_oracle: use the oracle that is cached across all mutants.
     """
-    if is_operator(mutant.subject):
+    if isinstance(mutant.subject, OperatorImplementation):
         return subject_of_operator(mutant.subject)
     if not isinstance(mutant.subject, Implementation):
         return mutant.subject

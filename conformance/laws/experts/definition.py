@@ -25,16 +25,11 @@ PINNED = (
 EXACT = tuple(case for case in PINNED if case.dtype.itemsize >= 4)
 
 
-def _cases(subject: ExpertsSubject) -> st.SearchStrategy[ExpertsCase]:
-    return experts_cases(subject)
-
-
 def _exact_cases(subject: ExpertsSubject) -> st.SearchStrategy[ExpertsCase]:
-    wide = [each for each in subject.implementation.dtypes if each.itemsize >= 4]
-    return experts_cases(subject, dtype=wide[0] if wide else subject.implementation.dtypes[0])
+    return experts_cases(subject, dtype=subject.widest)
 
 
-@law("MOE-8", pinned=PINNED, explore=_cases)
+@law("MOE-8", pinned=PINNED, explore=experts_cases)
 def law_experts_give_the_weighted_sum_of_the_chosen(
     subject: ExpertsSubject, case: ExpertsCase
 ) -> None:
@@ -108,7 +103,7 @@ def law_each_expert_adds_its_own_biases(subject: ExpertsSubject, case: ExpertsCa
     )
 
 
-@law("MOE-12", pinned=PINNED[2:], explore=_cases, cost=2.0)
+@law("MOE-12", pinned=PINNED[2:], explore=experts_cases, cost=2.0)
 def law_experts_treat_tokens_independently(subject: ExpertsSubject, case: ExpertsCase) -> None:
     """MOE-12: the result of a token is the same whatever other tokens hold and choose."""
     tensors = case.draw()

@@ -27,16 +27,11 @@ PINNED = (
 EXACT = tuple(case for case in PINNED if case.dtype.itemsize >= 4)
 
 
-def _cases(subject: RouterSubject) -> st.SearchStrategy[RouterCase]:
-    return router_cases(subject)
-
-
 def _exact_cases(subject: RouterSubject) -> st.SearchStrategy[RouterCase]:
-    wide = [each for each in subject.implementation.dtypes if each.itemsize >= 4]
-    return router_cases(subject, dtype=wide[0] if wide else subject.implementation.dtypes[0])
+    return router_cases(subject, dtype=subject.widest)
 
 
-@law("MOE-1", pinned=PINNED, explore=_cases)
+@law("MOE-1", pinned=PINNED, explore=router_cases)
 def law_router_chooses_the_largest_logits(subject: RouterSubject, case: RouterCase) -> None:
     """MOE-1: the chosen experts are those on top for some logits within their bounds."""
     tensors = case.draw()

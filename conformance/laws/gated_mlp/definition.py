@@ -1,5 +1,8 @@
 """Laws of GLU: the definition of a gated MLP, the order of gate and up, and the gate function."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 from hypothesis import strategies as st
 
@@ -32,16 +35,11 @@ PINNED = (
 EXACT = tuple(case for case in PINNED if case.dtype.itemsize >= 4)
 
 
-def _cases(subject: GatedMLPSubject) -> st.SearchStrategy[GatedMLPCase]:
-    return cases(subject)
-
-
 def _exact_cases(subject: GatedMLPSubject) -> st.SearchStrategy[GatedMLPCase]:
-    wide = [each for each in subject.implementation.dtypes if each.itemsize >= 4]
-    return cases(subject, dtype=wide[0] if wide else subject.implementation.dtypes[0])
+    return cases(subject, dtype=subject.widest)
 
 
-@law("GLU-1", pinned=PINNED, explore=_cases)
+@law("GLU-1", pinned=PINNED, explore=cases)
 def law_gated_mlp_equals_the_definition(subject: GatedMLPSubject, case: GatedMLPCase) -> None:
     """GLU-1: each output is down(f(gate(x), up(x))), within its bound."""
     _check(subject, case.draw(), "a gated MLP differs from down(f(gate(x), up(x)))")
@@ -49,32 +47,28 @@ def law_gated_mlp_equals_the_definition(subject: GatedMLPSubject, case: GatedMLP
 
 def _check(subject: GatedMLPSubject, tensors: dict[str, torch.Tensor], message: str) -> None:
     """Check a call against the definition, and name what a wrong result is instead."""
-    expected, got = subject.expect(tensors), subject.call(tensors)
-    cause = "" if is_within(got, expected) else _cause(subject, tensors, got)
-    try:
-        check_close(
-            got,
-            expected.value,
-            expected.bound,
-            what="out",
-            message=cause or message,
-            axes=AXES,
-        )
-    except Violation as error:
-        if not cause:
-            raise
-        raise Explained(cause, error.mismatch) from None
+    with _explaining(subject, tensors):
+        subject.judge(tensors, message)
 
 
-def _explain(subject: GatedMLPSubject, tensors: dict[str, torch.Tensor]) -> None:
-    """Raise what a wrong result is instead, if there is a name for it.
+@contextmanager
+def _explaining(subject: GatedMLPSubject, tensors: dict[str, torch.Tensor]) -> Iterator[None]:
+    """Name what the result of a call is instead, if a check fails and there is a name for it.
 
     Raises:
         Explained: naming it.
+        Violation: that of the check, if the result is right or has no name.
     """
-    expected, got = subject.expect(tensors), subject.call(tensors)
-    if not is_within(got, expected) and (cause := _cause(subject, tensors, got)):
-        raise Explained(cause)
+    try:
+        yield
+    except Violation as error:
+        failed = subject.last_call
+        expected, got = subject.expect(tensors), subject.call(tensors)
+        cause = "" if is_within(got, expected) else _cause(subject, tensors, got)
+        subject.last_call = failed  # the call that the failure shows
+        if not cause:
+            raise
+        raise Explained(cause, error.mismatch) from None
 
 
 def _cause(subject: GatedMLPSubject, tensors: dict[str, torch.Tensor], got: torch.Tensor) -> str:
@@ -152,20 +146,20 @@ def law_the_clamped_form_clamps_gate_above_and_up_on_both_sides(
 def law_gated_mlp_is_affine_in_up(subject: GatedMLPSubject, case: GatedMLPCase) -> None:
     """GLU-5: twice the difference that up makes is the difference that twice up makes."""
     plain = case.but(biased=False, content=Content.SMALL).draw()  # within the limits of a clamp
-    _explain(subject, plain)
     results, bounds = {}, {}
     for factor in (0, 1, 2):
         tensors = plain | {"up": plain["up"] * factor}
         results[factor] = subject.call(tensors).double()
         bounds[factor] = subject.expect(tensors).bound
-    check_close(
-        results[2] - results[0],
-        2 * (results[1] - results[0]),
-        bounds[2] + 2 * bounds[1] + bounds[0],
-        what="out with twice up, less out without up",
-        message="the result is not affine in up",
-        axes=AXES,
-    )
+    with _explaining(subject, plain):
+        check_close(
+            results[2] - results[0],
+            2 * (results[1] - results[0]),
+            bounds[2] + 2 * bounds[1] + bounds[0],
+            what="out with twice up, less out without up",
+            message="the result is not affine in up",
+            axes=AXES,
+        )
 
 
 BIASED = tuple(case.but(biased=True) for case in EXACT)
@@ -178,7 +172,7 @@ def law_biases_of_gate_up_and_down_are_added(subject: GatedMLPSubject, case: Gat
     _check(subject, tensors, "the biases of gate, up and down are not added, each to its own")
 
 
-@law("GLU-7", pinned=PINNED[1:], explore=_cases, cost=2.0)
+@law("GLU-7", pinned=PINNED[1:], explore=cases, cost=2.0)
 def law_gated_mlp_treats_rows_independently(subject: GatedMLPSubject, case: GatedMLPCase) -> None:
     """GLU-7: a row of the output does not depend on other rows of the input."""
     tensors = case.draw()
@@ -211,17 +205,14 @@ def law_gradients_of_gated_mlp_equal_the_definition(
     tensors, grad_out = case.draw(), case.draw_gradient()
     if "bias" in subject.implementation.features:
         tensors = case.but(biased=True).draw()
-    _explain(subject, tensors)
-    expected, got = (
-        subject.expect_gradients(tensors, grad_out),
-        subject.gradients(tensors, grad_out),
-    )
-    for name, allowed in expected.items():
-        check_close(
-            got[name],
-            allowed.value,
-            allowed.bound,
-            what=f"gradient of {name}",
-            message=f"the gradient of {name} differs from that of the definition",
-            axes=AXES,
-        )
+    with _explaining(subject, tensors):
+        got = subject.gradients(tensors, grad_out)
+        for name, allowed in subject.expect_gradients(tensors, grad_out).items():
+            check_close(
+                got[name],
+                allowed.value,
+                allowed.bound,
+                what=f"gradient of {name}",
+                message=f"the gradient of {name} differs from that of the definition",
+                axes=AXES,
+            )

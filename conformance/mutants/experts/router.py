@@ -45,7 +45,7 @@ class TiesSkipped(PlainRouter):
 
 @router_mistake(
     "own-router-ties-highest",
-    "the highest of experts with equal logits, where the lowest is declared",
+    "of experts with equal logits the highest is chosen; the lowest is declared",
     killed_by=TIES,
     profile=RouterProfile(ties=RouterTies.LOWEST),
 )

@@ -51,13 +51,6 @@ class RouterSubject(OperatorSubject):
         """The declared answers."""
         return self.implementation.profile
 
-    def refuses(self, case: Any) -> str | None:
-        """Return the reason why a case is not tried, or None if it is."""
-        missing = sorted(case.features - self.implementation.features)
-        if missing:
-            return f"feature not claimed: {', '.join(missing)}"
-        return super().refuses(case)
-
     def call(self, tensors: Tensors, top_k: int) -> Routed:
         """Return scores and indices, checked for type, shape and range.
 
@@ -198,6 +191,10 @@ class RouterSubject(OperatorSubject):
             for name in tensors
         }
 
+    def judge_case(self, case: Any, message: str) -> None:
+        """Check choice and scores of a case."""
+        self.judge(case.draw(), case.top_k, message)
+
     def judge(self, tensors: Tensors, top_k: int, message: str) -> Routed:
         """Check choice and scores of a call, and return them."""
         routed = self.call(tensors, top_k)
@@ -216,4 +213,5 @@ class RouterSubject(OperatorSubject):
 
 def _call(tensors: Tensors, top_k: int, **backward: Any) -> OperatorCall:
     bias = ("bias=bias",) if "bias" in tensors else ()
-    return OperatorCall(tensors=tensors, arguments=("x", "weight", str(top_k), *bias), **backward)
+    arguments = ("x", "weight", str(top_k), *bias)
+    return OperatorCall(tensors=tensors, arguments=arguments, differentiated="out[0]", **backward)

@@ -40,15 +40,8 @@ class ExpertsSubject(OperatorSubject):
 
     @property
     def is_reference(self) -> bool:
-        """Whether it is the reference, which scalar loops judge."""
+        """True for the reference, which scalar loops judge."""
         return self.implementation.function is experts
-
-    def refuses(self, case: Any) -> str | None:
-        """Return the reason why a case is not tried, or None if it is."""
-        missing = sorted(case.features - self.implementation.features)
-        if missing:
-            return f"feature not claimed: {', '.join(missing)}"
-        return super().refuses(case)
 
     def call(self, tensors: Tensors) -> torch.Tensor:
         """Return the output, checked for type, shape and storage type.
@@ -154,6 +147,10 @@ class ExpertsSubject(OperatorSubject):
             name: Allowed(value=value, bound=enclosed[0][name].radius + enclosed[1][name].radius)
             for name, value in values.items()
         }
+
+    def judge_case(self, case: Any, message: str) -> None:
+        """Check the output of a case against the definition."""
+        self.judge(case.draw(), message)
 
     def judge(self, tensors: Tensors, message: str) -> torch.Tensor:
         """Check the output of a call against the definition, and return it."""

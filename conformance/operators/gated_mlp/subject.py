@@ -53,15 +53,8 @@ class GatedMLPSubject(OperatorSubject):
 
     @property
     def is_reference(self) -> bool:
-        """Whether it is the reference, which scalar loops judge."""
+        """True for the reference, which scalar loops judge."""
         return self.implementation.function is gated_mlp
-
-    def refuses(self, case: Any) -> str | None:
-        """Return the reason why a case is not tried, or None if it is."""
-        missing = sorted(case.features - self.implementation.features)
-        if missing:
-            return f"feature not claimed: {', '.join(missing)}"
-        return super().refuses(case)
 
     def call(self, tensors: Tensors) -> torch.Tensor:
         """Return the output, checked for type, shape and storage type.
@@ -143,6 +136,10 @@ class GatedMLPSubject(OperatorSubject):
             )
             for name, value in values.items()
         }
+
+    def judge_case(self, case: Any, message: str) -> None:
+        """Check the output of a case against the definition."""
+        self.judge(case.draw(), message)
 
     def judge(self, tensors: Tensors, message: str) -> torch.Tensor:
         """Check the output of a call against the definition, and return it."""

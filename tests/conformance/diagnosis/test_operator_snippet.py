@@ -10,13 +10,18 @@ from attnspec.conformance import laws, mutants
 from attnspec.conformance.comparison.violation import Raised, Violation
 from attnspec.conformance.diagnosis.failure.operator_snippet import operator_snippet
 from attnspec.conformance.operators.subject import OperatorSubject
-from attnspec.conformance.operators.subjects import is_operator, subject_of_operator
+from attnspec.conformance.operators.subjects import subject_of_operator
 from attnspec.conformance.runner.check import check
 from attnspec.conformance.runner.effort import Effort
 from attnspec.conformance.runner.targets import resolve
+from attnspec.spec.operator import OperatorImplementation
 
 LAWS = laws.load()
-MUTANTS = [mutant for mutant in mutants.load().values() if is_operator(mutant.subject)]
+MUTANTS = [
+    mutant
+    for mutant in mutants.load().values()
+    if isinstance(mutant.subject, OperatorImplementation)
+]
 
 
 def broken(subject: OperatorSubject, name: str) -> Violation | Raised:

@@ -340,6 +340,6 @@ def test_wide_cases_pass_and_the_pass_is_evidence(law, correct):
 
 
 def test_every_law_is_tried_on_a_correct_subject():
-    """Those of operators in tests of their own: test_gated_mlp and test_experts."""
+    """The laws of operators are tried in test_gated_mlp and test_experts."""
     of_operators = {name for name, law in LAWS.items() if law.judges in DECLARATIONS}
     assert {law for law, _ in TRIALS} == set(LAWS) - of_operators

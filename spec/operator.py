@@ -1,0 +1,57 @@
+"""What the declarations of all operators have: a function and its claims."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+
+from attnspec.spec.contract import available
+
+
+def any_call(case: Any) -> None:
+    """Accept every case: the default of `supports`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OperatorImplementation:
+    """An operator, i.e. a part of a model that is judged on its own, and its claims, as data.
+
+    Attributes:
+        name: unique, lower case, words joined by underscores.
+        function: the callable.
+        features: those of `FEATURES` that it has.
+        dtypes: the storage types that it accepts.
+        has_gradients: whether autograd differentiates it.
+        profile: its behaviour wherever libraries disagree.
+        supports: returns the reason why it refuses a case, or None.
+        unavailable: returns the reason why it cannot run on this machine, or None.
+
+    Raises:
+        ValueError: naming the implementation and what is wrong with the declaration.
+    """
+
+    name: str
+    function: Callable[..., Any]
+    features: frozenset[str] = frozenset()
+    dtypes: tuple[torch.dtype, ...] = (
+        *(torch.float64, torch.float32),
+        *(torch.float16, torch.bfloat16),
+    )
+    has_gradients: bool = True
+    profile: Any
+    supports: Callable[[Any], str | None] = any_call
+    unavailable: Callable[[], str | None] = available
+
+    operator: ClassVar[str]
+    """The name of the operator."""
+    FEATURES: ClassVar[frozenset[str]]
+    """The features that an implementation may have."""
+
+    def __post_init__(self) -> None:
+        if not callable(self.function):
+            raise ValueError(f"{self.name}: function must be callable, got {self.function!r}")
+        if not self.dtypes:
+            raise ValueError(f"{self.name}: at least one dtype must be claimed")
+        if unknown := self.features - self.FEATURES:
+            raise ValueError(f"{self.name}: unknown features {', '.join(sorted(unknown))}")
