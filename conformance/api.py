@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from attnspec.conformance.attention.subject import Subject
-from attnspec.conformance.laws.law import SubjectKind
 from attnspec.conformance.report.record import CONFORMING, UNTRIED, Outcome, Record
 from attnspec.conformance.runner.claims import Claims
 from attnspec.conformance.runner.declare import declare
@@ -17,6 +16,7 @@ from attnspec.conformance.runner.effort import Effort
 from attnspec.conformance.runner.in_process import run_in_process
 from attnspec.conformance.runner.targets import LoadedSubject
 from attnspec.conformance.runner.task import Task, tasks
+from attnspec.conformance.subjects.kinds import SubjectKind
 from attnspec.spec import Feature, Implementation
 
 

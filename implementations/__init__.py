@@ -46,6 +46,8 @@ _MODELS = ("huggingface_gpt2",)
 _TOKENIZERS = ("tiktoken_gpt2", "huggingface_tokenizer", "huggingface_words")
 _SAMPLERS = ("huggingface_sampler",)
 _OPERATORS = (
+    *("torch_rms_norm", "llama_rms_norm", "gemma_rms_norm"),
+    *("llama_rotary", "gpt_neox_rotary", "gptj_rotary"),
     *("llama_mlp", "gemma_mlp", "phi3_mlp"),
     *("mixtral_router", "gpt_oss_router", "mixtral_experts", "gpt_oss_experts"),
 )

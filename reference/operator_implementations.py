@@ -1,9 +1,12 @@
-"""The reference's gated MLP, router and experts, with the claims they are judged by."""
+"""The reference's operators, with the claims they are judged by."""
 
 import torch
+from jaxtyping import Float
 
 from attnspec.reference.experts import experts, router
 from attnspec.reference.gated_mlp import gated_mlp
+from attnspec.reference.rms_norm import rms_norm
+from attnspec.reference.rotary import rotary
 from attnspec.spec.experts import (
     ExpertsImplementation,
     RouterImplementation,
@@ -11,9 +14,26 @@ from attnspec.spec.experts import (
     RouterTies,
 )
 from attnspec.spec.gated_mlp import GatedMLPImplementation
+from attnspec.spec.rms_norm import RMSNormImplementation
+from attnspec.spec.rotary import RotaryImplementation
 
 _DTYPES = (torch.float64, torch.float32)
 
+
+def _rms_norm(
+    input: Float[torch.Tensor, "*rows channels"],
+    normalized_shape: tuple[int],
+    weight: Float[torch.Tensor, " channels"],
+    eps: float,
+) -> Float[torch.Tensor, "*rows channels"]:
+    """Call the reference by torch's signature."""
+    return rms_norm(input, weight, epsilon=eps)
+
+
+RMS_NORM = RMSNormImplementation(name="reference", function=_rms_norm, dtypes=_DTYPES)
+ROTARY = RotaryImplementation(
+    name="reference", function=rotary, features=RotaryImplementation.FEATURES, dtypes=_DTYPES
+)
 GATED_MLP = GatedMLPImplementation(
     name="reference", function=gated_mlp, features=frozenset({"bias"}), dtypes=_DTYPES
 )

@@ -119,6 +119,14 @@ class Layout(StrEnum):
     """The middle one of three tensors that are packed for each token, as of one projection."""
     PADDED = "padded"
     """The first rows and channels of a larger buffer, whose other numbers are NaN."""
+    PADDED_TO_EIGHT = "padded_to_eight"
+    """Likewise of rows that are padded to a multiple of eight numbers, as vector loads need."""
+    CACHE = "cache"
+    """The first rows of a buffer with room for more, whose other numbers are NaN."""
+    CACHE_INSIDE = "cache_inside"
+    """Likewise of a buffer (batch, length, heads, channels)."""
+    LENGTH_FIRST = "length_first"
+    """Stored (length, batch, heads, channels)."""
     ODD_STRIDES = "odd_strides"
     """Contiguous, but dimensions of size one carry a meaningless stride."""
     UNALIGNED = "unaligned"
@@ -150,6 +158,8 @@ class CallMode(StrEnum):
     """torch's default dtype is float64."""
     DETERMINISTIC = "deterministic"
     """Under `torch.use_deterministic_algorithms`, which fills new tensors with NaN as well."""
+    THREADS = "threads"
+    """torch divides work among several threads."""
 
 
 class Values(StrEnum):

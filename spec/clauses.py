@@ -25,6 +25,8 @@ CHAPTERS = (
     "block",
     "model",
     "generation",
+    "rms_norm",
+    "rotary",
     "gated_mlp",
     "experts",
 )

@@ -1,12 +1,22 @@
-"""What the declarations of all operators have: a function and its claims."""
+"""The declaration that all operators have, and an answer that several profiles share."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any, ClassVar
 
 import torch
 
 from attnspec.spec.contract import available
+
+
+class Working(StrEnum):
+    """The type in which the steps of an operator are rounded, for operands of 16 bits."""
+
+    FLOAT32 = "float32"
+    """No intermediate result is rounded to 16 bits."""
+    STORAGE = "storage"
+    """Every step is rounded to the storage type; sums are accumulated in float32."""
 
 
 def any_call(case: Any) -> None:

@@ -4,7 +4,10 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    import torch
 
 
 class CausalAlignment(StrEnum):
@@ -67,6 +70,13 @@ class Float64Precision(StrEnum):
     FLOAT64 = "float64"
     FLOAT32 = "float32"
     """Every tensor is rounded to float32 first, and the result is accurate to float32."""
+
+    def computed_in(self, dtype: "torch.dtype") -> "torch.dtype":
+        """Return the type to which operands of a storage type are rounded before they are used."""
+        import torch  # reading what a record says of a profile needs no torch
+
+        is_narrowed = dtype == torch.float64 and self is Float64Precision.FLOAT32
+        return torch.float32 if is_narrowed else dtype
 
 
 class RoundingLevel(StrEnum):

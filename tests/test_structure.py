@@ -32,8 +32,9 @@ SUBPACKAGES = {
     "attention": {"comparison"},
     "models": {"attention", "comparison"},
     "text": {"comparison"},
-    "operators": {"comparison", "models"},
-    "laws": {"attention", "comparison", "isolation", "models", "operators", "text"},
+    "operators": {"attention", "comparison", "models"},
+    "subjects": {"attention", "operators"},
+    "laws": {"attention", "comparison", "isolation", "models", "operators", "subjects", "text"},
     "mutants": {"attention", "laws", "models", "text"},
     "report": {"comparison", "mutants"},
     "diagnosis": {
@@ -42,21 +43,21 @@ SUBPACKAGES = {
     },
     "runner": {
         *("attention", "comparison", "diagnosis", "isolation", "laws", "models", "mutants"),
-        *("operators", "report"),
+        *("operators", "report", "subjects"),
     },
     "probe": {
-        *("attention", "comparison", "diagnosis", "isolation", "laws", "operators", "report"),
-        "runner",
+        *("attention", "comparison", "diagnosis", "isolation", "operators", "report", "runner"),
+        "subjects",
     },
     "evidence": {
         *("attention", "comparison", "diagnosis", "isolation", "laws", "mutants", "operators"),
-        *("probe", "report", "runner"),
+        *("probe", "report", "runner", "subjects"),
     },
     "exercise": {
         *("comparison", "diagnosis", "isolation", "laws", "models", "mutants", "report", "runner"),
-        "text",
+        *("subjects", "text"),
     },
-    "": {"attention", "isolation", "laws", "probe", "report", "runner"},
+    "": {"attention", "isolation", "probe", "report", "runner", "subjects"},
     "cli": {
         *(
             "",
@@ -69,6 +70,7 @@ SUBPACKAGES = {
             "probe",
             "report",
             "runner",
+            "subjects",
         ),
     },
 }

@@ -20,23 +20,37 @@ def lay_out(tensor: torch.Tensor, layout: Layout) -> torch.Tensor:
     Returns:
         A tensor equal to `tensor` (of an expanded layout: to its first part, repeated).
     """
-    swaps = layout in (Layout.TRANSPOSED, Layout.HEADS_INSIDE)
-    least = 2 if swaps else 1
+    least = 2 if layout in _OF_SEVERAL_AXES else 1
     return _LAYOUTS[layout](tensor) if tensor.dim() >= least else tensor.contiguous()
+
+
+_OF_SEVERAL_AXES = (
+    Layout.TRANSPOSED,
+    Layout.HEADS_INSIDE,
+    Layout.CACHE,
+    Layout.CACHE_INSIDE,
+    Layout.LENGTH_FIRST,
+)
 
 
 def lay_out_operands(operands: tuple[torch.Tensor, ...], layouts: Layouts) -> list[torch.Tensor]:
     """Return queries, keys and values in their layouts.
 
-    Packed ones that differ in heads at most share a buffer, as the result of one projection.
+    Packed ones that differ in heads at most share a buffer, as the result of one projection: all
+    three, or two of them.
     """
     chosen = (layouts.query, layouts.key, layouts.value)
-    shapes = {(operand.shape[:-3], operand.shape[-2:]) for operand in operands}
-    if set(chosen) != {Layout.PACKED} or len(shapes) > 1 or operands[0].dim() < 4:
-        return [lay_out(*each) for each in zip(operands, chosen, strict=True)]
-    packed = torch.cat([operand.transpose(1, 2) for operand in operands], dim=2)
-    heads = [operand.shape[1] for operand in operands]
-    return [part.transpose(1, 2) for part in packed.split(heads, dim=2)]
+    laid = [lay_out(*each) for each in zip(operands, chosen, strict=True)]
+    shared = [place for place, layout in enumerate(chosen) if layout is Layout.PACKED]
+    packed = [operands[place] for place in shared]
+    shapes = {(operand.shape[:-3], operand.shape[-2:]) for operand in packed}
+    if len(shared) < 2 or len(shapes) > 1 or operands[0].dim() < 4:
+        return laid
+    buffer = torch.cat([operand.transpose(1, 2) for operand in packed], dim=2)
+    heads = [operand.shape[1] for operand in packed]
+    for place, part in zip(shared, buffer.split(heads, dim=2), strict=True):
+        laid[place] = part.transpose(1, 2)
+    return laid
 
 
 def is_unaligned(tensor: torch.Tensor) -> bool:
@@ -102,11 +116,39 @@ def _packed(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _padded(tensor: torch.Tensor) -> torch.Tensor:
-    *outer, rows, channels = (1, *tensor.shape) if tensor.dim() == 1 else tensor.shape
-    view = _filled((*outer, rows + 2, channels + _GAP), tensor)[..., :rows, :channels]
+    return _corner(tensor, rows=2, channels=_GAP)
+
+
+def _padded_to_eight(tensor: torch.Tensor) -> torch.Tensor:
+    return _corner(tensor, rows=0, channels=8 - tensor.shape[-1] % 8)
+
+
+def _cache(tensor: torch.Tensor) -> torch.Tensor:
+    return _corner(tensor, rows=2, channels=0)
+
+
+def _corner(tensor: torch.Tensor, rows: int, channels: int) -> torch.Tensor:
+    """Return the first rows and channels of a buffer that has more of them."""
+    *outer, length, width = (1, *tensor.shape) if tensor.dim() == 1 else tensor.shape
+    view = _filled((*outer, length + rows, width + channels), tensor)[..., :length, :width]
     view = view[0] if tensor.dim() == 1 else view
     view.copy_(tensor)
     return view
+
+
+def _cache_inside(tensor: torch.Tensor) -> torch.Tensor:
+    if tensor.dim() < 4:
+        return _cache(tensor)
+    batch, heads, length, channels = tensor.shape
+    view = _filled((batch, length + 2, heads, channels), tensor)[:, :length].transpose(1, 2)
+    view.copy_(tensor)
+    return view
+
+
+def _length_first(tensor: torch.Tensor) -> torch.Tensor:
+    if tensor.dim() < 4:
+        return _heads_inside(tensor)
+    return tensor.permute(2, 0, 1, 3).contiguous().permute(1, 2, 0, 3)
 
 
 def _unaligned(tensor: torch.Tensor) -> torch.Tensor:
@@ -134,6 +176,10 @@ _LAYOUTS: dict[Layout, Callable[[torch.Tensor], torch.Tensor]] = {
     Layout.EXPANDED_BATCH: _expanded_batch,
     Layout.PACKED: _packed,
     Layout.PADDED: _padded,
+    Layout.PADDED_TO_EIGHT: _padded_to_eight,
+    Layout.CACHE: _cache,
+    Layout.CACHE_INSIDE: _cache_inside,
+    Layout.LENGTH_FIRST: _length_first,
     Layout.ODD_STRIDES: _odd_strides,
     Layout.UNALIGNED: _unaligned,
 }

@@ -38,7 +38,24 @@ def entered(mode: CallMode) -> AbstractContextManager[object]:
             return default_dtype(torch.float64)
         case CallMode.DETERMINISTIC:
             return deterministic_algorithms()
+        case CallMode.THREADS:
+            return threads(THREADS)
     return nullcontext()
+
+
+THREADS = 3
+"""Threads of a call in the mode of several: an odd number divides few sizes evenly."""
+
+
+@contextmanager
+def threads(number: int) -> Iterator[None]:
+    """Let torch divide work among a number of threads in a block."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(number)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 @contextmanager

@@ -99,6 +99,11 @@ class Subject:
         """The name of the implementation."""
         return self.implementation.name
 
+    @property
+    def widest(self) -> torch.dtype:
+        """The widest storage type that is claimed."""
+        return max(self.implementation.dtypes, key=lambda dtype: torch.finfo(dtype).bits)
+
     def claims(self, *features: Feature) -> bool:
         """Return whether all of the features are declared."""
         return self.implementation.features.issuperset(features)
@@ -268,7 +273,7 @@ class Subject:
     def backpropagate(
         self, recorded: "Recorded", grad_out: torch.Tensor, *, keep: bool = False
     ) -> dict[str, torch.Tensor | None]:
-        """Back-propagate a gradient through a recorded call.
+        """Back-propagate a gradient through a recorded call, in the mode of the call.
 
         Args:
             recorded: the call.
@@ -287,13 +292,14 @@ class Subject:
             return {name: torch.zeros_like(leaf) for name, leaf in recorded.leaves.items()}
         started = time.perf_counter()
         try:
-            gradients = torch.autograd.grad(
-                recorded.out,
-                list(recorded.leaves.values()),
-                grad_out,
-                retain_graph=keep,
-                allow_unused=True,
-            )
+            with entered(recorded.call.mode):
+                gradients = torch.autograd.grad(
+                    recorded.out,
+                    list(recorded.leaves.values()),
+                    grad_out,
+                    retain_graph=keep,
+                    allow_unused=True,
+                )
         except Exception as error:
             raise Raised(f"{type(error).__name__}: {error}") from error
         finally:

@@ -85,7 +85,9 @@ def check(
     ] = None,
     operator: Annotated[
         str | None,
-        typer.Option(help="The operator that it is, instead: gated_mlp, router or experts."),
+        typer.Option(
+            help="The operator that it is, instead: rms_norm, rotary, gated_mlp, router or experts."
+        ),
     ] = None,
     device: Annotated[str, typer.Option(help="Where to run: cpu, cuda, cuda:1.")] = "cpu",
     revision: Annotated[
@@ -148,10 +150,10 @@ def _compare_checkpoint(weights: str, settings: Settings, workers: int) -> None:
     from attnspec.conformance.cli.checkpoint import compare
     from attnspec.conformance.comparison.violation import Violation
     from attnspec.conformance.isolation.memory import memory_per_worker
-    from attnspec.conformance.laws.law import SubjectKind
     from attnspec.conformance.runner.declare import TargetError
     from attnspec.conformance.runner.plan import plan
     from attnspec.conformance.runner.task import TypedClaims
+    from attnspec.conformance.subjects.kinds import SubjectKind
     from attnspec.reference.weights import WeightsError
 
     claims = TypedClaims.of(settings)

@@ -9,7 +9,11 @@ from dataclasses import replace
 from typing import Any
 
 from attnspec.conformance.attention.subject import Subject
-from attnspec.conformance.diagnosis.likeness.attention import likely_mutants
+from attnspec.conformance.comparison.violation import Violation
+from attnspec.conformance.diagnosis.likeness.attention import (
+    likely_mutants,
+    mutants_similar_in_ordinary_calls,
+)
 from attnspec.conformance.diagnosis.likeness.models import likely_model_mutants
 from attnspec.conformance.diagnosis.stages.names import Divergence
 from attnspec.conformance.diagnosis.stages.search import (
@@ -17,6 +21,9 @@ from attnspec.conformance.diagnosis.stages.search import (
     is_cache_right,
     is_deterministic,
 )
+from attnspec.conformance.diagnosis.trial import try_case
+from attnspec.conformance.isolation.state import restored_state
+from attnspec.conformance.laws.law import Law
 from attnspec.conformance.mutants.registry import Mutant
 from attnspec.conformance.report.record import BROKEN, Outcome, Record
 from attnspec.spec import ModelImplementation
@@ -56,7 +63,7 @@ THROUGH_A_CACHE = frozenset(
 """The laws about something else that read a model through a cache."""
 
 
-def with_diagnosis(record: Record, subject: Any) -> Record:
+def with_diagnosis(record: Record, subject: Any, law: Law | None = None) -> Record:
     """Return the record of a broken law with the mutants that its subject looks like.
 
     A broken subject breaks many laws. So mutants that an earlier diagnosis named are tried alone
@@ -65,6 +72,8 @@ def with_diagnosis(record: Record, subject: Any) -> Record:
     Args:
         record: a record of any outcome; returned unchanged without a diagnosis.
         subject: the subject that the law has just been tried on.
+        law: the broken law. Where no mutant agrees in the failing call, those that agree in
+            ordinary calls are named if they break this law as well. None leaves them out.
     """
     if record.outcome in BROKEN and isinstance(subject, ModelImplementation):
         return with_model_diagnosis(record, subject)
@@ -78,6 +87,8 @@ def with_diagnosis(record: Record, subject: Any) -> Record:
     if not mutants and subject.diagnoses < TRIES:
         subject.diagnoses += 1
         mutants = likely_mutants(subject)
+    if not mutants and law is not None:
+        mutants = _mutants_that_break(law, subject)
     if not mutants:
         return record
     subject.last_diagnosis = tuple(mutants)
@@ -87,6 +98,36 @@ def with_diagnosis(record: Record, subject: Any) -> Record:
         titles=tuple(mutant.title for mutant in mutants),
         message=f"{record.message}\n\n{looks_like_sentence(mutants)}",
     )
+
+
+def _mutants_that_break(law: Law, subject: Subject) -> list[Mutant]:
+    """Return the mutants that agree with a subject in ordinary calls and break a law as well.
+
+    They are tried with the claims of the subject, under their own profile.
+    """
+    candidates: Sequence[Mutant] = subject.last_diagnosis
+    if not candidates and subject.diagnoses < TRIES:
+        subject.diagnoses += 1
+        candidates = mutants_similar_in_ordinary_calls(subject)
+    return [mutant for mutant in candidates if _breaks(law, subject, mutant)]
+
+
+def _breaks(law: Law, subject: Subject, mutant: Mutant) -> bool:
+    """Return whether a mutant with the claims of a subject breaks a law in one of its own cases."""
+    alike = replace(
+        subject,
+        implementation=replace(
+            mutant.subject,
+            features=mutant.subject.features & subject.implementation.features,
+            dtypes=subject.implementation.dtypes,
+        ),
+    )
+    with restored_state():
+        for case in (*law.pinned, *(law.design(alike) if law.design else ())):
+            trial = try_case(law, alike, case)
+            if trial.was_tried and not trial.holds:
+                return isinstance(trial.error, Violation)
+    return False
 
 
 def with_model_diagnosis(record: Record, subject: ModelImplementation) -> Record:

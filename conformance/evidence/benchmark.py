@@ -26,7 +26,6 @@ from attnspec.conformance.evidence.mutation.kills import (
     select_mutants,
     subject_of,
 )
-from attnspec.conformance.laws.law import SubjectKind
 from attnspec.conformance.mutants.bases.dense import Dense, dense
 from attnspec.conformance.probe.following import experiment_on
 from attnspec.conformance.report.file import write_atomically
@@ -39,6 +38,7 @@ from attnspec.conformance.runner.in_process import run_in_process
 from attnspec.conformance.runner.smaller import with_smaller_case
 from attnspec.conformance.runner.targets import every_name, resolve
 from attnspec.conformance.runner.task import tasks
+from attnspec.conformance.subjects.kinds import SubjectKind
 
 
 def measure(names: Sequence[str]) -> dict[str, tuple[list[Record], float]]:

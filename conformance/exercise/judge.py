@@ -27,12 +27,13 @@ from attnspec.conformance.exercise.examples import DTYPE, EXAMPLES, Example
 from attnspec.conformance.exercise.learner import Learner
 from attnspec.conformance.exercise.steps import BUILD, CACHE, GENERATE, Step
 from attnspec.conformance.isolation.state import restored_state
-from attnspec.conformance.laws.law import Law, SubjectKind
+from attnspec.conformance.laws.law import Law
 from attnspec.conformance.models.case import ModelCase, draw
 from attnspec.conformance.mutants.bases.gpt2 import COMPACT
 from attnspec.conformance.report.record import Outcome, Record
 from attnspec.conformance.runner.check import check
 from attnspec.conformance.runner.declare_model import MODEL_DTYPES, declare_model, why_not
+from attnspec.conformance.subjects.kinds import SubjectKind
 from attnspec.reference.generation import generate
 from attnspec.spec import ModelFeature, ModelImplementation
 

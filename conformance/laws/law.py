@@ -2,22 +2,13 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any, get_type_hints
 
 from hypothesis.stateful import RuleBasedStateMachine
 from hypothesis.strategies import SearchStrategy
 
-from attnspec.conformance.attention.subject import Subject
-from attnspec.conformance.operators.experts.router import RouterSubject
-from attnspec.conformance.operators.experts.subject import ExpertsSubject
-from attnspec.conformance.operators.gated_mlp.subject import GatedMLPSubject
-from attnspec.spec import (
-    Case,
-    ModelImplementation,
-    SamplerImplementation,
-    TokenizerImplementation,
-)
+from attnspec.conformance.subjects.kinds import SUBJECT_KINDS, SubjectKind
+from attnspec.spec import Case
 
 Machine = Callable[[Callable[[Any], None]], RuleBasedStateMachine]
 """`machine(attempt)` returns a state machine whose rules build a case and pass it to `attempt`."""
@@ -28,30 +19,6 @@ Source = SearchStrategy[Any] | Machine
 Explore = Callable[[Any], Source | None]
 
 Wide = Sequence[Any] | Callable[[Any, int], Sequence[Any]]
-
-
-class SubjectKind(StrEnum):
-    """The kind of subject that a law judges."""
-
-    ATTENTION = "attention"
-    MODEL = "model"
-    TOKENIZER = "tokenizer"
-    SAMPLER = "sampler"
-    GATED_MLP = "gated_mlp"
-    ROUTER = "router"
-    EXPERTS = "experts"
-
-
-SUBJECT_KINDS: dict[type, SubjectKind] = {
-    Subject: SubjectKind.ATTENTION,
-    ModelImplementation: SubjectKind.MODEL,
-    TokenizerImplementation: SubjectKind.TOKENIZER,
-    SamplerImplementation: SubjectKind.SAMPLER,
-    GatedMLPSubject: SubjectKind.GATED_MLP,
-    RouterSubject: SubjectKind.ROUTER,
-    ExpertsSubject: SubjectKind.EXPERTS,
-}
-"""The kind of a subject by the type that a law's `subject` is annotated with."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -37,5 +37,9 @@ def _names(law: Law) -> list[str]:
 def suggestion_for(word: str, words: Iterable[str]) -> str:
     """Return a suggestion of the known word most like an unknown one; empty if none is alike."""
     public = [known for known in words if not known.startswith("_")]
-    matches = difflib.get_close_matches(word, public, 1)
-    return f" (did you mean {matches[0]!r}?)" if matches else ""
+    matches = difflib.get_close_matches(word, public, 3)
+    if not matches:
+        return ""
+    # swapped letters are a likelier slip than another letter
+    best = max(matches, key=lambda known: sorted(known) == sorted(word))
+    return f" (did you mean {best!r}?)"

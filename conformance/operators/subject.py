@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import torch
@@ -107,7 +107,9 @@ class OperatorSubject:
         Raises:
             Raised: if it raises.
         """
-        self.last_call = call
+        # as it was made, also if the function writes to its operands
+        tensors = {name: _copied(tensor) for name, tensor in call.tensors.items()}
+        self.last_call = replace(call, tensors=tensors)
         started = time.perf_counter()
         try:
             return make()
@@ -146,6 +148,14 @@ class OperatorSubject:
             if grad is None:
                 raise Violation(f"{name} has no gradient")
         return out.detach(), grads
+
+
+def _copied(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a copy of the values in the same strides, and as far from an aligned address."""
+    values = tensor.detach()
+    copy = torch.empty(0, dtype=values.dtype, device=values.device)
+    storage = values.untyped_storage().clone()
+    return copy.set_(storage, values.storage_offset(), values.shape, values.stride())
 
 
 def checked(

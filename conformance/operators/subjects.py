@@ -6,22 +6,39 @@ from types import MappingProxyType
 from attnspec.conformance.operators.experts.router import RouterSubject
 from attnspec.conformance.operators.experts.subject import ExpertsSubject
 from attnspec.conformance.operators.gated_mlp.subject import GatedMLPSubject
+from attnspec.conformance.operators.rms_norm.subject import RMSNormSubject
+from attnspec.conformance.operators.rotary.subject import RotarySubject
 from attnspec.conformance.operators.subject import OperatorSubject
 from attnspec.spec.experts import ExpertsImplementation, RouterImplementation
 from attnspec.spec.gated_mlp import GatedMLPImplementation
 from attnspec.spec.operator import OperatorImplementation
+from attnspec.spec.rms_norm import RMSNormImplementation
+from attnspec.spec.rotary import RotaryImplementation
 
 DECLARATIONS: Mapping[str, type[OperatorImplementation]] = MappingProxyType(
     {
         each.operator: each
-        for each in (GatedMLPImplementation, RouterImplementation, ExpertsImplementation)
+        for each in (
+            RMSNormImplementation,
+            RotaryImplementation,
+            GatedMLPImplementation,
+            RouterImplementation,
+            ExpertsImplementation,
+        )
     }
 )
 """The type of the declaration of each operator, by its name."""
 
-_SUBJECTS: Mapping[str, type[OperatorSubject]] = MappingProxyType(
-    {"gated_mlp": GatedMLPSubject, "router": RouterSubject, "experts": ExpertsSubject}
+SUBJECTS: Mapping[str, type[OperatorSubject]] = MappingProxyType(
+    {
+        "rms_norm": RMSNormSubject,
+        "rotary": RotarySubject,
+        "gated_mlp": GatedMLPSubject,
+        "router": RouterSubject,
+        "experts": ExpertsSubject,
+    }
 )
+"""The type of the subject of each operator, by its name."""
 
 
 def declaration_of(operator: str) -> type[OperatorImplementation]:
@@ -39,6 +56,4 @@ def subject_of_operator(
     implementation: OperatorImplementation, import_code: str = ""
 ) -> OperatorSubject:
     """Return the subject that the laws of an operator judge."""
-    return _SUBJECTS[implementation.operator](
-        implementation=implementation, import_code=import_code
-    )
+    return SUBJECTS[implementation.operator](implementation=implementation, import_code=import_code)

@@ -12,7 +12,6 @@ from typing import Any
 
 from attnspec.conformance.diagnosis.stages.search import is_deterministic
 from attnspec.conformance.isolation.process import SendNote
-from attnspec.conformance.laws.law import SubjectKind
 from attnspec.conformance.operators.subject import OperatorSubject
 from attnspec.conformance.probe.probe import experiments, harness_of, run_experiment
 from attnspec.conformance.runner.claims import MASK_KINDS, spelled
@@ -24,6 +23,7 @@ from attnspec.conformance.runner.first_call import experiment as step_of_experim
 from attnspec.conformance.runner.plan import reply_of_target, subjects_of
 from attnspec.conformance.runner.targets import LoadedSubject
 from attnspec.conformance.runner.task import PlannedSubject
+from attnspec.conformance.subjects.kinds import SubjectKind
 from attnspec.spec import Feature, Implementation, MaskKind, Profile
 
 LEFT_OUT = frozenset({"batch invariant", "dropout", "backward", "refusals", "invalid arguments"})

@@ -4,12 +4,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from attnspec.conformance.laws.law import SubjectKind
 from attnspec.conformance.probe.experiment import Experiment
 from attnspec.conformance.probe.probe import experiments
 from attnspec.conformance.runner.claims import DTYPES, Claims
 from attnspec.conformance.runner.declare import TargetError
 from attnspec.conformance.runner.targets import demand_device, resolve
+from attnspec.conformance.subjects.kinds import SubjectKind
 from attnspec.spec import Feature
 
 

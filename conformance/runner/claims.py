@@ -1,7 +1,7 @@
 """Claims on the command line: features, storage types and answers of the profile."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from typing import Any
 
@@ -20,6 +20,7 @@ from attnspec.spec import (
     Rounding,
     RoundingLevel,
 )
+from attnspec.spec.operator import OperatorImplementation
 
 DTYPES = {
     "float64": torch.float64,
@@ -135,6 +136,31 @@ class Claims:
             changes["dtypes"] = self.dtypes
         return replace(model, **changes)
 
+    def override_operator(self, implementation: OperatorImplementation) -> OperatorImplementation:
+        """Return a copy of an operator with these claims overriding its own.
+
+        Raises:
+            ValueError: for another operator, for extras, which no operator has, and for a feature
+                or an answer that this one has not.
+        """
+        operator = implementation.operator
+        if self.operator not in (None, operator):
+            raise ValueError(f"declared as {operator}, not {self.operator}")
+        if self.extras is not None:
+            raise ValueError("an operator has no extras: omit them")
+        changes: dict[str, Any] = {}
+        if self.features is not None:
+            known = sorted(implementation.FEATURES)
+            what = f"feature of {operator}"
+            changes["features"] = frozenset(
+                _choice(what, each, known) for each in sorted(self.features)
+            )
+        if self.dtypes is not None:
+            changes["dtypes"] = self.dtypes
+        if self.profile:
+            changes["profile"] = _with_answers(operator, implementation.profile, self.profile)
+        return replace(implementation, **changes)
+
     def _profile(self, declared: Profile) -> Profile:
         answers = dict(self.profile)
         if "rounding" in answers:
@@ -162,6 +188,20 @@ class MasksOfOneKind:
         return self.supports(case)
 
 
+def _with_answers(operator: str, profile: Any, given: Iterable[tuple[str, Any]]) -> Any:
+    """Return the profile of an operator with some answers, each a word, in place of its own."""
+    questions = [each.name for each in fields(profile)]
+    answers: dict[str, Any] = {}
+    for key, word in given:
+        declared = getattr(profile, _choice(f"question of {operator}", key, questions))
+        if isinstance(declared, bool):
+            answers[key] = _choice(key, str(word), ("yes", "no")) == "yes"
+        else:
+            kind = type(declared)
+            answers[key] = kind(_choice(key, str(word), [str(each) for each in kind]))
+    return replace(profile, **answers)
+
+
 def _members(kind: type[StrEnum], names: Iterable[str]) -> frozenset[Any]:
     return frozenset(kind(_choice("feature", each, kind)) for each in sorted(names))
 
@@ -182,7 +222,7 @@ def _words(text: str) -> list[str]:
 def _choice(what: str, word: str, choices: Iterable[str]) -> str:
     allowed = [str(each) for each in choices]
     if word not in allowed:
-        raise ValueError(f"no {what} {word!r}; there are {', '.join(allowed)}")
+        raise ValueError(f"no {what} {word!r}; there are {', '.join(allowed) or 'none'}")
     return word
 
 

@@ -72,7 +72,7 @@ def declare(
 
 
 def _takes_scale(attention: Callable[..., Any]) -> bool:
-    parameters = _parameters(attention)
+    parameters = parameters_of(attention)
     if parameters is None or "scale" in parameters:
         return True
     return any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters.values())
@@ -140,7 +140,7 @@ def _call_on_ones(
     return result, call
 
 
-def _parameters(attention: Callable[..., Any]) -> Mapping[str, inspect.Parameter] | None:
+def parameters_of(attention: Callable[..., Any]) -> Mapping[str, inspect.Parameter] | None:
     """Return the parameters by name; `None` if they cannot be read, as of torch's own function."""
     try:
         return inspect.signature(attention).parameters
@@ -149,7 +149,7 @@ def _parameters(attention: Callable[..., Any]) -> Mapping[str, inspect.Parameter
 
 
 def _features(attention: Callable[..., Any]) -> frozenset[Feature]:
-    parameters = _parameters(attention)
+    parameters = parameters_of(attention)
     if parameters is None:
         return frozenset({Feature.MASK, Feature.CAUSAL, Feature.GQA})
     return frozenset(_BY_PARAMETER[name] for name in parameters if name in _BY_PARAMETER)

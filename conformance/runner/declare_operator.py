@@ -1,8 +1,9 @@
 """Declare a bare function as an operator: its claims by its parameters, its profile by calls."""
 
-import inspect
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import fields, replace
+from itertools import product
 from typing import Any
 
 import torch
@@ -12,18 +13,36 @@ from attnspec.conformance.operators.experts.case import ExpertsCase, RouterCase
 from attnspec.conformance.operators.experts.router import RouterSubject
 from attnspec.conformance.operators.gated_mlp.case import GatedMLPCase
 from attnspec.conformance.operators.gated_mlp.subject import is_within
+from attnspec.conformance.operators.rms_norm.case import RMSNormCase, Rows
 from attnspec.conformance.operators.subjects import declaration_of, subject_of_operator
-from attnspec.conformance.runner.claims import Claims
+from attnspec.conformance.runner.claims import DTYPES, Claims
+from attnspec.conformance.runner.declare import parameters_of
+from attnspec.conformance.runner.declare_rotary import (
+    declare_rotary,
+    rotary_features,
+    rotary_profiles,
+)
 from attnspec.spec.experts import RouterProfile, RouterScores, RouterTies
 from attnspec.spec.gated_mlp import GatedMLPProfile, GateForm, GatePacking
+from attnspec.spec.operator import Working
 from attnspec.spec.profiles import Float64Precision
+from attnspec.spec.rms_norm import Gain, RMSNormProfile, RoundingToStorage
+from attnspec.spec.rotary import RotaryImplementation
 
-_DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
-_CASES: dict[str, Any] = {
-    "gated_mlp": GatedMLPCase(shape=(5,), d_model=6, d_inner=8),
-    "router": RouterCase(tokens=5, d_model=6, experts=7, top_k=3),
-    "experts": ExpertsCase(tokens=5, d_model=6, d_inner=8),
+_DTYPES = tuple(DTYPES.values())
+_CASES: dict[str, tuple[Any, ...]] = {
+    "rms_norm": (
+        # epsilon is about as large as the mean square, so that its place and size show
+        RMSNormCase(shape=(3,), channels=64, epsilon=0.5),
+        # enough elements for the largest rounding errors, and squares beyond float16
+        RMSNormCase(shape=(33,), channels=257),
+        RMSNormCase(shape=(3,), channels=64, rows=Rows.LARGE),
+    ),
+    "gated_mlp": (GatedMLPCase(shape=(5,), d_model=6, d_inner=8),),
+    "router": (RouterCase(tokens=5, d_model=6, experts=7, top_k=3),),
+    "experts": (ExpertsCase(tokens=5, d_model=6, d_inner=8),),
 }
+"""The cases of the calls that find profile and storage types."""
 
 
 def declare_operator(name: str, function: Callable[..., Any], claims: Claims) -> Any:
@@ -45,20 +64,44 @@ def declare_operator(name: str, function: Callable[..., Any], claims: Claims) ->
         raise ValueError("an operator has no extras: omit them")
     features = claims.features
     if features is None:
-        features = _features(operator, function)
+        features = _features(operator, function, claims.dtypes or _DTYPES)
     dtypes = claims.dtypes
     profiles = _chosen(operator, claims.profile)
     declared = declaration(name=name, function=function, features=features, profile=profiles[0])
+    if isinstance(declared, RotaryImplementation):
+        return declare_rotary(declared, profiles, dtypes)
     # in the widest type that it takes, since functions that differ little are alike in 16 bits
     for widest in dtypes or _DTYPES:
         candidates = [replace(declared, profile=profile) for profile in profiles]
         right = [each for each in candidates if _is_right(each, widest)]
         if right:
-            # profiles that give equal results may differ in the rounding of gradients
-            best = next((each for each in right if _has_right_gradients(each, widest)), right[0])
-            own = tuple(each for each in _DTYPES if _is_right(best, each))
-            return replace(best, dtypes=dtypes or own)
-    return replace(declared, dtypes=dtypes or _DTYPES[:2])
+            # profiles that give equal results in one type may differ in others, or in the
+            # rounding of gradients
+            counts = [sum(_count_right(each, dtype) for dtype in _DTYPES) for each in right]
+            most = max(counts)
+            best = [each for each, count in zip(right, counts, strict=True) if count == most]
+            found = next((each for each in best if _has_right_gradients(each, widest)), best[0])
+            return replace(found, dtypes=dtypes or _accepted(found, widest))
+    return replace(declared, dtypes=dtypes or _accepted(declared, _DTYPES[0]) or _DTYPES[:2])
+
+
+def _accepted(implementation: Any, widest: torch.dtype) -> tuple[torch.dtype, ...]:
+    """Return the storage types, none wider than a given one, in which a call raises nothing.
+
+    Wrong results are a finding, and do not mean that a type is not meant.
+    """
+    subject, case = subject_of_operator(implementation), _CASES[implementation.operator][0]
+    accepted = []
+    for dtype in _DTYPES:
+        if dtype.itemsize <= widest.itemsize:
+            try:
+                subject.judge_case(case.but(dtype=dtype), "wrong")
+            except Raised:
+                continue
+            except Violation:
+                pass
+            accepted.append(dtype)
+    return tuple(accepted)
 
 
 def profile_in_words(implementation: Any) -> str:
@@ -93,12 +136,13 @@ def _chosen(operator: str, given: Sequence[tuple[str, str]]) -> list[Any]:
     return profiles
 
 
-def _features(operator: str, function: Callable[..., Any]) -> frozenset[str]:
+def _features(
+    operator: str, function: Callable[..., Any], dtypes: Sequence[torch.dtype]
+) -> frozenset[str]:
     """Return the features whose parameters a function names."""
-    try:
-        names = inspect.signature(function).parameters
-    except (TypeError, ValueError):
-        return frozenset()
+    if operator == "rotary":
+        return rotary_features(function, dtypes)
+    names = parameters_of(function) or {}
     bias = "bias" if operator == "router" else "down_bias"
     found = {"bias": bias in names, "shared": operator == "experts" and "shared" in names}
     return frozenset(name for name, is_found in found.items() if is_found)
@@ -106,6 +150,9 @@ def _features(operator: str, function: Callable[..., Any]) -> frozenset[str]:
 
 def _profiles(operator: str) -> Iterator[Any]:
     """Return the profiles that calls tell apart, the default first."""
+    if operator == "rotary":
+        yield from rotary_profiles()
+        return
     if operator == "router":
         for precision in Float64Precision:
             for scores in (RouterScores.SOFTMAX_CHOSEN, *RouterScores):
@@ -118,19 +165,31 @@ def _profiles(operator: str) -> Iterator[Any]:
                             scores_precision=precision,
                         )
         return
+    if operator == "rms_norm":
+        answers = product(Float64Precision, Working, RoundingToStorage, Gain)
+        for precision, working, rounding, gain in answers:
+            yield RMSNormProfile(
+                gain=gain, rounding=rounding, working=working, float64_precision=precision
+            )
+        return
     for packing in GatePacking:
         for form in GateForm:
             yield GatedMLPProfile(form=form, packing=packing)
 
 
 def _is_right(implementation: Any, dtype: torch.dtype) -> bool:
-    """Return whether one call of a storage type is right under the declared profile."""
-    case = _CASES[implementation.operator].but(dtype=dtype)
-    try:
-        subject_of_operator(implementation).judge_case(case, "wrong")
-    except (Violation, Raised):
-        return False
-    return True
+    """Return whether the calls of a storage type are right under the declared profile."""
+    return _count_right(implementation, dtype) == len(_CASES[implementation.operator])
+
+
+def _count_right(implementation: Any, dtype: torch.dtype) -> int:
+    """Return how many calls of a storage type are right under the declared profile."""
+    subject, count = subject_of_operator(implementation), 0
+    for case in _CASES[implementation.operator]:
+        with suppress(Raised, Violation):
+            subject.judge_case(case.but(dtype=dtype), "wrong")
+            count += 1
+    return count
 
 
 def _has_right_gradients(implementation: Any, dtype: torch.dtype) -> bool:
@@ -138,7 +197,7 @@ def _has_right_gradients(implementation: Any, dtype: torch.dtype) -> bool:
     subject = subject_of_operator(implementation)
     if not isinstance(subject, RouterSubject):
         return True
-    case = _CASES["router"].but(dtype=dtype, backward=True)
+    case = _CASES["router"][0].but(dtype=dtype, backward=True)
     tensors, grad_out = case.draw(), case.draw_gradient()
     try:
         scores = subject.call(tensors, case.top_k).scores

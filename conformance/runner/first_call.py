@@ -70,7 +70,8 @@ def call_of_attention(dtype: torch.dtype) -> Step:
         name="its first call",
         call=f"attention(*[torch.ones(1, 1, 2, 4, dtype=torch.{name})] * 3)",
         advice=f"make this call return a tensor of shape (1, 1, 2, 4) and dtype {name}; "
-        f"if {name} is not claimed, pass --dtypes without it",
+        f"if {name} is not claimed, pass --dtypes without it; "
+        "if the kernel takes other sizes only, write a declaration whose supports says so",
     )
 
 

@@ -96,7 +96,7 @@ def run_in_process(
     # importing the catalogue takes longer than most laws
     from attnspec.conformance.diagnosis.diagnose import with_diagnosis
 
-    record = with_diagnosis(record, subject)
+    record = with_diagnosis(record, subject, law)
     if record.outcome is Outcome.NOT_DECIDED:
         return record
     if on_record is not None:

@@ -13,8 +13,8 @@ import torch
 
 from attnspec.conformance.attention.oracle import expect_scalar
 from attnspec.conformance.attention.subject import Subject
-from attnspec.conformance.laws.law import SubjectKind
 from attnspec.conformance.laws.select import suggestion_for
+from attnspec.conformance.operators.subject import OperatorSubject
 from attnspec.conformance.operators.subjects import subject_of_operator
 from attnspec.conformance.runner.claims import Claims
 from attnspec.conformance.runner.declare import (
@@ -28,6 +28,7 @@ from attnspec.conformance.runner.declare_model import BuildError, declare_model,
 from attnspec.conformance.runner.declare_operator import declare_operator
 from attnspec.conformance.runner.first_call import failed_import
 from attnspec.conformance.runner.hub import HubError, HubKernel, is_hub_target
+from attnspec.conformance.subjects.kinds import SubjectKind
 from attnspec.spec import (
     Implementation,
     ModelImplementation,
@@ -116,7 +117,7 @@ def resolve(
         TargetError: naming the target and its fault.
     """
     if ":" not in target:
-        return [_overridden(each, claims) for each in _registered(target, device)]
+        return _overridden(target, _registered(target, device), claims)
     value, imports, code = _value(target, allow_foreign_code=allow_foreign_code)
     if isinstance(value, OperatorImplementation) or claims.operator is not None:
         return [_operator(target, value, claims, imports, code)]
@@ -149,8 +150,8 @@ def _operator(target: str, value: Any, claims: Claims, imports: str, code: str) 
             if not callable(value):
                 raise TargetError(f"{target}: not callable, but {value!r}")
             value = declare_operator(target, value, claims)
-        elif claims.operator not in (None, value.operator):
-            raise TargetError(f"{target}: declared as {value.operator}, not {claims.operator}")
+        else:
+            value = claims.override_operator(value)
     except ValueError as error:
         raise TargetError(f"{target}: {error}") from None
     function = f"{code}.function" if is_declared else code
@@ -185,11 +186,34 @@ def demand_device(device: str) -> None:
         raise TargetError(f"{device}: there is no CUDA device here")
 
 
-def _overridden(loaded: LoadedSubject, claims: Claims) -> LoadedSubject:
-    if loaded.kind is not SubjectKind.ATTENTION or claims == NO_CLAIMS:
-        return loaded
-    changed = claims.override(loaded.subject.implementation)
-    return replace(loaded, subject=replace(loaded.subject, implementation=changed))
+def _overridden(target: str, subjects: list[LoadedSubject], claims: Claims) -> list[LoadedSubject]:
+    """Return the subjects of a registered name with the user's claims in place of their own.
+
+    Of a name with subjects of several kinds, those that `claims.operator` means; without it,
+    claims are meant for the attention alone.
+    """
+    if claims == NO_CLAIMS:
+        return subjects
+    if claims.operator is not None:
+        kinds = [str(each.kind) for each in subjects]
+        subjects = [each for each in subjects if each.kind == claims.operator]
+        if not subjects:
+            raise TargetError(f"{target}: declared as {', '.join(kinds)}, not {claims.operator}")
+    is_single = len(subjects) == 1
+    changed = []
+    for loaded in subjects:
+        subject = loaded.subject
+        try:
+            if isinstance(subject, Subject):
+                declared = claims.override(subject.implementation)
+                loaded = replace(loaded, subject=replace(subject, implementation=declared))
+            elif isinstance(subject, OperatorSubject) and is_single:
+                operator = claims.override_operator(subject.implementation)
+                loaded = replace(loaded, subject=replace(subject, implementation=operator))
+        except ValueError as error:
+            raise TargetError(f"{target}: {error}") from None
+        changed.append(loaded)
+    return changed
 
 
 def _registered(name: str, device: str) -> list[LoadedSubject]:
@@ -232,7 +256,13 @@ def _registered(name: str, device: str) -> list[LoadedSubject]:
 def _reference(device: str) -> list[LoadedSubject]:
     from attnspec.reference.implementation import REFERENCE
     from attnspec.reference.model import MODEL
-    from attnspec.reference.operator_implementations import EXPERTS, GATED_MLP, ROUTER
+    from attnspec.reference.operator_implementations import (
+        EXPERTS,
+        GATED_MLP,
+        RMS_NORM,
+        ROTARY,
+        ROUTER,
+    )
     from attnspec.reference.text_implementations import SAMPLER, TOKENIZER
 
     # Scalar loops judge the reference, which cannot judge itself: only as far as they are fast.
@@ -247,7 +277,7 @@ def _reference(device: str) -> list[LoadedSubject]:
         LoadedSubject(kind=SubjectKind.SAMPLER, subject=SAMPLER),
         *(
             LoadedSubject(kind=SubjectKind(each.operator), subject=subject_of_operator(each))
-            for each in (GATED_MLP, ROUTER, EXPERTS)
+            for each in (RMS_NORM, ROTARY, GATED_MLP, ROUTER, EXPERTS)
         ),
     ]
 

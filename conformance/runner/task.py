@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from attnspec.conformance.laws.law import Law, SubjectKind
+from attnspec.conformance.laws.law import Law
 from attnspec.conformance.laws.select import select_laws
 from attnspec.conformance.runner.claims import Claims
 from attnspec.conformance.runner.declare import TargetError
 from attnspec.conformance.runner.settings import Settings
 from attnspec.conformance.runner.targets import LoadedSubject, resolve
+from attnspec.conformance.subjects.kinds import SubjectKind
 from attnspec.spec import MaskKind
 
 

@@ -11,10 +11,10 @@ from sphinx.util.docutils import SphinxDirective
 from sphinx.util.typing import ExtensionMetadata
 
 from attnspec.conformance.laws import load as load_laws
-from attnspec.conformance.laws.law import SubjectKind
 from attnspec.conformance.report.record import Outcome, Record
 from attnspec.conformance.report.view import facts, figures, totals
 from attnspec.conformance.runner.targets import every_name
+from attnspec.conformance.subjects.kinds import SubjectKind
 from attnspec.spec import all_clauses
 
 _TITLES = {
@@ -22,6 +22,8 @@ _TITLES = {
     SubjectKind.MODEL: "Models",
     SubjectKind.TOKENIZER: "Tokenizers",
     SubjectKind.SAMPLER: "Samplers",
+    SubjectKind.RMS_NORM: "RMSNorms",
+    SubjectKind.ROTARY: "Rotary positions",
     SubjectKind.GATED_MLP: "Gated MLPs",
     SubjectKind.ROUTER: "Routers",
     SubjectKind.EXPERTS: "Experts",

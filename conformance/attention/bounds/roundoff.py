@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 import torch
 
-from attnspec.spec import Float64Precision, Profile, RoundingLevel
+from attnspec.spec import Profile, RoundingLevel
 
 UNIT = {
     torch.float64: 2.0**-53,
@@ -147,8 +147,7 @@ def working_dtype(dtype: torch.dtype, profile: Profile) -> torch.dtype:
 
     It is the storage type itself, unless the profile says that float64 is computed in float32.
     """
-    is_narrow = profile.float64_precision == Float64Precision.FLOAT32
-    return torch.float32 if is_narrow and dtype == torch.float64 else dtype
+    return profile.float64_precision.computed_in(dtype)
 
 
 def inverse(error: float) -> float:

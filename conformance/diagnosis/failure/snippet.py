@@ -5,7 +5,7 @@ from typing import Any
 import torch
 
 from attnspec.conformance.attention.call import Call
-from attnspec.conformance.attention.modes import TorchState
+from attnspec.conformance.attention.modes import THREADS, TorchState
 from attnspec.conformance.attention.subject import Subject
 from attnspec.conformance.comparison.violation import Mismatch
 from attnspec.conformance.diagnosis.failure.tensor_code import TooLarge, code_of
@@ -46,13 +46,14 @@ def snippet(subject: Subject, call: Call, mismatch: Mismatch | None, case: Any =
     }
     arguments = ["query", "key", "value", *(f"{name}={value}" for name, value in options.items())]
     before, after = _around(subject.last_state)
-    lines += before
-    lines += [line.format(f"out = attention({', '.join(arguments)})") for line in _IN[call.mode]]
-    printed = "out"
+    made, printed = [f"out = attention({', '.join(arguments)})"], "out"
     if grad_out is not None:
         out = "out[0]" if call.return_lse else "out"
-        lines.append(f"gradients = torch.autograd.grad({out}, [{', '.join(wrt)}], grad_out)")
+        made.append(f"gradients = torch.autograd.grad({out}, [{', '.join(wrt)}], grad_out)")
         printed = "gradients"
+    lines += before
+    for line in _IN[call.mode]:
+        lines += [line.format(each) for each in made] if "{}" in line else [line]
     lines += after
     return "\n".join([*lines, f"print({printed}){comment_on(mismatch, 'out')}"])
 
@@ -96,8 +97,9 @@ _IN: dict[CallMode, tuple[str, ...]] = {
         "{}",
         "torch.use_deterministic_algorithms(False)",
     ),
+    CallMode.THREADS: (f"torch.set_num_threads({THREADS})", "{}", "torch.set_num_threads(1)"),
 }
-"""The lines that make a call in a mode."""
+"""The lines that make a call in a mode, and its backward pass."""
 
 SMALL = 400
 """Maximum number of elements of a call whose tensors become literals."""

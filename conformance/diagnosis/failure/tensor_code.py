@@ -88,8 +88,11 @@ def _drawn(name: str, values: torch.Tensor, unexpanded: tuple[slice, ...], case:
     index = ", ".join(":1" if part.stop else ":" for part in unexpanded)
     cut = f"[{index}].contiguous()" if any(part.stop for part in unexpanded) else ""
     for source in drawings_of(name, tuple(values.shape), case):
+        whole = eval(source, dict(_NAMES))
+        if whole.dim() != values.dim():
+            continue  # a law has expanded a mask of lower rank
         code = f"({source}){cut}.to({values.dtype})"
-        drawn, expected = eval(code, dict(_NAMES)), values[unexpanded]
+        drawn, expected = whole[unexpanded].to(values.dtype), values[unexpanded]
         if drawn.shape != expected.shape:
             continue
         places = _differs(drawn, expected).flatten().nonzero()[:, 0]

@@ -139,16 +139,56 @@ def similar_mutants(
         among: the mutants to consider; `None` for all.
         cache: outputs of mutants from comparisons with other subjects.
     """
-    if subject.last_call is None or subject.last_call.dropout_p > 0:
-        return []
-    tensors = subject.last_call.tensors.values()
-    stored = sum(tensor.untyped_storage().nbytes() for tensor in tensors)
-    if stored > LARGEST or subject.last_call.key.shape[2] > LONGEST:
-        return []
-    grad_out, wrt = subject.last_grad or (None, ())
-    first = _comparison(subject, None, subject.last_call, grad_out, wrt)
+    first = _last_comparison(subject)
     if first is None:
         return []
+    return _similar_mutants(subject, first, among, cache)
+
+
+def mutants_similar_in_ordinary_calls(subject: Subject) -> list[Mutant]:
+    """Return the mutants whose outputs agree with a subject's in ordinary calls, if there are few.
+
+    A call with NaN, one that is long or one with a single wrong element tells few mutants apart. So
+    this looks at the first ordinary call that the subject gets wrong, if there is one.
+
+    Args:
+        subject: a subject that broke a law.
+
+    Returns:
+        At most `FEW` mutants; an empty list if more agree.
+    """
+    for comparison in _more_comparisons(subject, subject.widest):
+        outputs = outputs_of(subject.implementation, comparison)
+        if outputs is not None and not _are_right(
+            subject, comparison, outputs, subject.implementation.profile
+        ):
+            agreeing = _similar_mutants(subject, comparison, None, None)
+            return agreeing if len(agreeing) <= FEW else []
+    return []
+
+
+def _last_comparison(subject: Subject) -> ComparisonCall | None:
+    """Return the failing call of a subject, or None if it is too large to compare or random."""
+    if subject.last_call is None or subject.last_call.dropout_p > 0:
+        return None
+    if _stored(subject.last_call) > LARGEST or subject.last_call.key.shape[2] > LONGEST:
+        return None
+    grad_out, wrt = subject.last_grad or (None, ())
+    return _comparison(subject, None, subject.last_call, grad_out, wrt)
+
+
+def _stored(call: Call) -> int:
+    """Return the bytes of the storage of a call's tensors."""
+    return sum(tensor.untyped_storage().nbytes() for tensor in call.tensors.values())
+
+
+def _similar_mutants(
+    subject: Subject,
+    first: ComparisonCall,
+    among: Sequence[Mutant] | None,
+    cache: OutputCache | None,
+) -> list[Mutant]:
+    """Return all mutants whose outputs agree with those of a subject that gets `first` wrong."""
     outputs = outputs_of(subject.implementation, first)
     if outputs is None or _are_right(subject, first, outputs, subject.implementation.profile):
         return []
@@ -159,10 +199,9 @@ def similar_mutants(
         # a mistake with a tool of torch; a custom operator imports torch.compile, which takes long
         and (subject.implementation.extras or not mutant.subject.extras)
     ]
-    is_short = stored <= SHORT
-    widest = max(subject.implementation.dtypes, key=lambda dtype: torch.finfo(dtype).bits)
+    is_short = _stored(first.call) <= SHORT
     # a mistake may be of the narrow types alone, while that of a mutant is of all types
-    for dtype in dict.fromkeys((widest, subject.last_call.query.dtype)):
+    for dtype in dict.fromkeys((subject.widest, first.call.query.dtype)):
         others = _more_comparisons(subject, dtype)
         agreeing, shown = candidates, Counter[str]()
         # a long failing call comes last: few mutants agree on all short calls

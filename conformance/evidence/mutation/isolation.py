@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from attnspec.conformance import laws, mutants
 from attnspec.conformance.diagnosis.stages.names import WHOLE_MODEL
 from attnspec.conformance.evidence.mutation.kills import Kills
-from attnspec.conformance.laws.law import SubjectKind
+from attnspec.conformance.subjects.kinds import SubjectKind
 
 
 def stray_laws(result: Kills) -> tuple[str, ...]:

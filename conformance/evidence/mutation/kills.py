@@ -19,12 +19,13 @@ from attnspec.conformance.diagnosis.likeness.outputs import OutputCache
 from attnspec.conformance.diagnosis.stages.search import first_divergence
 from attnspec.conformance.evidence.mutation.baselines import BASELINES
 from attnspec.conformance.isolation.state import restored_state
-from attnspec.conformance.laws.law import Law, SubjectKind
+from attnspec.conformance.laws.law import Law
 from attnspec.conformance.mutants.registry import Mutant
 from attnspec.conformance.operators.subjects import DECLARATIONS, subject_of_operator
 from attnspec.conformance.report.record import Outcome, Record
 from attnspec.conformance.runner.check import check
 from attnspec.conformance.runner.effort import Effort
+from attnspec.conformance.subjects.kinds import SubjectKind
 from attnspec.spec import (
     Implementation,
     ModelImplementation,

@@ -1,11 +1,8 @@
 """Laws of TEN: memory layout, repeated calls and the number of threads change nothing."""
 
 import itertools
-from collections.abc import Iterator
-from contextlib import contextmanager
 
-import torch
-
+from attnspec.conformance.attention.modes import threads
 from attnspec.conformance.attention.oracle import check_oracle
 from attnspec.conformance.attention.strategies import POSITIVE, cases, vary
 from attnspec.conformance.attention.subject import WRT, Subject
@@ -122,10 +119,9 @@ def law_threads_change_nothing(subject: Subject, case: Case) -> None:
     """TEN-10: with one thread or several, the result is right."""
     call = subject.draw(case)
     expected = subject.expect(call)
-    with restored_threads():
-        for threads in (1, 2, 3, 8, 11):
-            torch.set_num_threads(threads)
-            message = f"the output is wrong with {in_words(threads)}"
+    for number in (1, 2, 3, 8, 11):
+        message = f"the output is wrong with {in_words(number)}"
+        with threads(number):
             check_oracle(call, subject.call(call), expected, message)
 
 
@@ -145,24 +141,13 @@ def law_threads_change_nothing(subject: Subject, case: Case) -> None:
 def law_threads_change_no_gradient(subject: Subject, case: Case) -> None:
     """TEN-10: with one thread or several, forward and backward, the gradients are right."""
     call, grad = subject.draw(case), incoming_gradient(case)
-    with restored_threads():
-        # few numbers: torch.compile compiles anew for each
-        for threads in (1, 4):
-            torch.set_num_threads(threads)
-            message = f"the gradient is wrong with {in_words(threads)}"
+    # few numbers: torch.compile compiles anew for each
+    for number in (1, 4):
+        message = f"the gradient is wrong with {in_words(number)}"
+        with threads(number):
             differentiate_and_judge(subject, call, grad, WRT, message)
 
 
-@contextmanager
-def restored_threads() -> Iterator[None]:
-    """Restore torch's number of threads after a block."""
-    before = torch.get_num_threads()
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
-def in_words(threads: int) -> str:
+def in_words(number: int) -> str:
     """Return a number of threads in words."""
-    return "1 thread" if threads == 1 else f"{threads} threads"
+    return "1 thread" if number == 1 else f"{number} threads"

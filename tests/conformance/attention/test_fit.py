@@ -8,11 +8,12 @@ import torch
 from attnspec.conformance import laws
 from attnspec.conformance.attention.subject import Subject
 from attnspec.conformance.laws.attention.pairs import design
-from attnspec.conformance.laws.law import SubjectKind, registered
+from attnspec.conformance.laws.law import registered
 from attnspec.conformance.mutants.bases.dense import Dense, dense
 from attnspec.conformance.report.record import Outcome
 from attnspec.conformance.runner.check import check
 from attnspec.conformance.runner.effort import Effort
+from attnspec.conformance.subjects.kinds import SubjectKind
 from attnspec.implementations import load
 from attnspec.spec import Case
 

@@ -10,7 +10,6 @@ from typer.testing import CliRunner
 from attnspec.conformance import laws
 from attnspec.conformance.cli.app import app
 from attnspec.conformance.diagnosis.stages.search import first_divergence
-from attnspec.conformance.laws.law import SubjectKind
 from attnspec.conformance.mutants.bases.gpt2 import COMPACT
 from attnspec.conformance.report.record import CONFORMING, Outcome
 from attnspec.conformance.runner.claims import Claims
@@ -20,6 +19,7 @@ from attnspec.conformance.runner.effort import Effort
 from attnspec.conformance.runner.in_process import run_in_process
 from attnspec.conformance.runner.targets import LoadedSubject, resolve
 from attnspec.conformance.runner.task import tasks
+from attnspec.conformance.subjects.kinds import SubjectKind
 from attnspec.implementations import load_tokenizer
 from attnspec.reference.text_implementations import SAMPLER, TOKENIZER
 from attnspec.spec import GPT2Config, ModelFeature

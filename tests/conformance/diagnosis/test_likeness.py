@@ -18,7 +18,7 @@ from attnspec.conformance.diagnosis.likeness.outputs import (
     OutputCache,
     key_of,
 )
-from attnspec.conformance.laws.law import SubjectKind, registered
+from attnspec.conformance.laws.law import registered
 from attnspec.conformance.mutants.bases.dense import Dense, dense
 from attnspec.conformance.mutants.registry import planted
 from attnspec.conformance.report.record import Outcome, Record
@@ -28,7 +28,8 @@ from attnspec.conformance.runner.effort import Effort
 from attnspec.conformance.runner.in_process import run_in_process
 from attnspec.conformance.runner.targets import LoadedSubject
 from attnspec.conformance.runner.task import tasks
-from attnspec.spec import Case, EmptyRow, Profile
+from attnspec.conformance.subjects.kinds import SubjectKind
+from attnspec.spec import Case, EmptyRow, Feature, Implementation, Profile
 
 laws.load()
 mutants.load()
@@ -156,6 +157,54 @@ def test_a_named_mutant_is_tried_first_and_the_search_ends():
     assert with_diagnosis(check(first, subject, None), subject).looks_like
     assert with_diagnosis(check(first, subject, None), subject).looks_like
     assert subject.diagnoses == 1
+
+
+def strictly_causal(query, key, value, is_causal=False, scale=None):
+    """Return attention whose causal mask hides the query's own position, and that selects values.
+
+    The mutant of this mistake multiplies hidden values by zero, so that in a call with a hidden NaN
+    their results differ.
+    """
+    scale = max(query.shape[-1], 1) ** -0.5 if scale is None else scale
+    scores = query @ key.mT * scale
+    visible = torch.ones(scores.shape[-2:], dtype=torch.bool)
+    visible = visible.tril(-1) if is_causal else visible
+    weights = scores.masked_fill(~visible, -torch.inf).softmax(-1).nan_to_num(0.0)
+    return torch.where(visible[..., None], weights[..., None] * value[..., None, :, :], 0.0).sum(-2)
+
+
+def test_a_law_about_special_calls_is_explained_by_what_ordinary_calls_show():
+    law = registered()["unreadable-nan-and-infinity-follow-the-profile"]
+    implementation = Implementation(
+        name="strict",
+        attention=strictly_causal,
+        features=frozenset({Feature.CAUSAL}),
+        dtypes=(torch.float32,),
+    )
+    subject = Subject(implementation)
+    record = check(law, subject, None)
+    assert record.outcome is Outcome.FAILED
+    assert with_diagnosis(record, subject).looks_like == ()
+    assert with_diagnosis(record, subject, law).looks_like == ("own-causal-strict",)
+
+
+def test_a_mistake_that_ordinary_calls_do_not_show_is_not_explained_by_them():
+    law = registered()["unreadable-nan-and-infinity-follow-the-profile"]
+    # right but for NaN, in a function that declares otherwise
+    subject = Subject(replace(dense("leaky", Dense()), profile=Profile()))
+    record = check(law, subject, None)
+    assert record.outcome is Outcome.FAILED
+    assert with_diagnosis(record, subject, law).looks_like == ()
+
+
+def test_a_mutant_that_keeps_a_law_does_not_explain_it():
+    law = registered()["unreadable-nan-and-infinity-follow-the-profile"]
+    subject = Subject(replace(dense("leaky", Dense()), profile=Profile()))
+    record = check(law, subject, None)
+    keeps = planted()["SCL-11"]
+    assert check(law, Subject(keeps.subject), None).outcome is Outcome.PASSED
+    subject.last_diagnosis = (keeps,)
+    assert with_diagnosis(record, subject, law).looks_like == ()
 
 
 def test_the_record_of_a_passed_law_is_unchanged():

@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from attnspec.conformance import laws
-from attnspec.conformance.laws.law import SubjectKind
 from attnspec.conformance.mutants.bases.gpt2 import COMPACT
 from attnspec.conformance.report.record import Outcome, Record
 from attnspec.conformance.report.verdict import verdict_of
@@ -16,6 +15,7 @@ from attnspec.conformance.runner.effort import Effort
 from attnspec.conformance.runner.in_process import run_in_process
 from attnspec.conformance.runner.targets import LoadedSubject, Subject
 from attnspec.conformance.runner.task import Task
+from attnspec.conformance.subjects.kinds import SubjectKind
 
 LAWS = laws.load()
 

@@ -7,7 +7,6 @@ import torch
 
 from attnspec.conformance import mutants
 from attnspec.conformance.attention.subject import Subject
-from attnspec.conformance.laws.law import SubjectKind
 from attnspec.conformance.report.matrix import run_notes
 from attnspec.conformance.report.record import Outcome, Record
 from attnspec.conformance.runner.claims import Claims
@@ -16,6 +15,7 @@ from attnspec.conformance.runner.effort import Effort
 from attnspec.conformance.runner.in_process import run_in_process
 from attnspec.conformance.runner.targets import LoadedSubject
 from attnspec.conformance.runner.task import tasks
+from attnspec.conformance.subjects.kinds import SubjectKind
 
 CLAIMS = Claims.read("mask,causal", "float64")
 

@@ -2,12 +2,13 @@
 
 import contextlib
 import io
+from dataclasses import replace
 
 import pytest
 import torch
 
 from attnspec.conformance import laws, mutants
-from attnspec.conformance.attention.modes import deterministic_algorithms
+from attnspec.conformance.attention.modes import THREADS, deterministic_algorithms
 from attnspec.conformance.attention.subject import Subject
 from attnspec.conformance.attention.values import normal
 from attnspec.conformance.comparison.violation import Violation
@@ -39,9 +40,8 @@ FULL = CASE.but(
 )
 
 
-def run(code):
-    """Execute code, and return its names and output."""
-    names = {}
+def run(code, **names):
+    """Execute code with names that are given, and return its names and output."""
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
         exec(code, names)
@@ -157,6 +157,16 @@ def test_changes_of_a_law_to_a_long_call_are_repeated():
     assert torch.equal(names["key"].signbit(), key.signbit())
 
 
+def test_an_expanded_mask_of_another_rank_than_that_of_the_case_is_repeated():
+    subject = Subject(load("eager"))
+    case = LONG.but(mask=Mask(shape=MaskShape.RANK_2))
+    call = subject.draw(case)
+    keys = torch.arange(case.keys) % 3 > 0
+    mask = keys.expand(2, 1, 1, case.keys).contiguous().expand(*call.query.shape[:3], case.keys)
+    names, _ = run(snippet(subject, call.but(attn_mask=mask), None, case))
+    assert torch.equal(names["attn_mask"], mask)
+
+
 def test_a_long_backward_pass_is_repeated():
     subject = Subject(load("eager"))
     call = subject.draw(LONG)
@@ -263,6 +273,31 @@ def test_the_snippet_of_a_call_under_another_default_dtype_sets_it(name):
     numbers = [f"{x:.9g}" for each in tensors for x in each.flatten().tolist()]
     assert mismatch.got in numbers
     assert torch.get_default_dtype() == torch.float32
+
+
+def test_a_call_and_its_backward_pass_are_made_in_one_mode():
+    seen = []
+
+    class Seeing(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, query):
+            return query.clone()
+
+        @staticmethod
+        def backward(ctx, grad):
+            seen.append((torch.are_deterministic_algorithms_enabled(), torch.get_num_threads()))
+            return grad
+
+    def attention(query, key, value, **options):
+        return load("eager").attention(Seeing.apply(query), key, value, **options)
+
+    subject = Subject(replace(load("eager"), attention=attention), import_code="pass")
+    for mode in (CallMode.PLAIN, CallMode.DETERMINISTIC, CallMode.THREADS):
+        call = subject.draw(CASE.but(mode=mode))
+        subject.differentiate(call, torch.ones_like(call.query))
+        run(snippet(subject, call, None), attention=attention)
+    assert seen == [(False, 1)] * 2 + [(True, 1)] * 2 + [(False, THREADS)] * 2
+    assert torch.get_num_threads() == 1
 
 
 def test_the_snippet_of_a_call_under_deterministic_algorithms_requests_them():

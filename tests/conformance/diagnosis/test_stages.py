@@ -23,11 +23,12 @@ from attnspec.conformance.diagnosis.stages.names import (
 )
 from attnspec.conformance.diagnosis.stages.search import first_divergence
 from attnspec.conformance.evidence.mutation.kills import kind_of, likely_ids, stage_of
-from attnspec.conformance.laws.law import SubjectKind, registered
+from attnspec.conformance.laws.law import registered
 from attnspec.conformance.mutants.bases.gpt2 import COMPACT
 from attnspec.conformance.mutants.registry import planted
 from attnspec.conformance.report.record import Outcome, Record
 from attnspec.conformance.runner.check import check
+from attnspec.conformance.subjects.kinds import SubjectKind
 from attnspec.implementations import load_model
 from attnspec.reference.model import MODEL
 from attnspec.spec import ModelFeature, ModelImplementation, all_clauses

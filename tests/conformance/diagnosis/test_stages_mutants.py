@@ -47,6 +47,9 @@ ELSEWHERE = {
     "own-token-gradient-of-64",
     "own-cached-padding-of-eight-rows",
     "own-hidden-states-after-a-cache",
+    # in gradients of a call that also returns hidden states or a cache
+    "own-states-detached",
+    "own-cache-detached",
     # in several caches, calls or models
     "own-cache-in-the-model",
     "own-cache-in-place",

@@ -11,7 +11,7 @@ from attnspec.conformance.diagnosis.torch_products import (
     MendedProducts,
     spoiled_products,
 )
-from attnspec.conformance.laws.law import Law, SubjectKind
+from attnspec.conformance.laws.law import Law
 from attnspec.conformance.report.causes import causes_of
 from attnspec.conformance.report.record import Outcome
 from attnspec.conformance.report.verdict import verdict_of
@@ -21,6 +21,7 @@ from attnspec.conformance.runner.effort import Effort
 from attnspec.conformance.runner.in_process import run_in_process
 from attnspec.conformance.runner.targets import LoadedSubject, Subject
 from attnspec.conformance.runner.task import Task
+from attnspec.conformance.subjects.kinds import SubjectKind
 from attnspec.implementations.cpu_products import rows_are_apart
 from attnspec.spec import Case, Mask, MaskPattern
 

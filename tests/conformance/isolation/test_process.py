@@ -9,7 +9,7 @@ import torch
 
 from attnspec.conformance.attention.subject import Subject
 from attnspec.conformance.isolation.process import Process, ProcessLost
-from attnspec.conformance.laws.law import SubjectKind, registered
+from attnspec.conformance.laws.law import registered
 from attnspec.conformance.report.matrix import run_notes
 from attnspec.conformance.report.record import Outcome, Record
 from attnspec.conformance.runner.check import check
@@ -20,6 +20,7 @@ from attnspec.conformance.runner.in_process import run_in_process
 from attnspec.conformance.runner.in_workers import SHORTEST, TaskRunner
 from attnspec.conformance.runner.targets import LoadedSubject
 from attnspec.conformance.runner.task import PlannedSubject, TypedClaims, tasks
+from attnspec.conformance.subjects.kinds import SubjectKind
 
 SDPA = torch.nn.functional.scaled_dot_product_attention
 

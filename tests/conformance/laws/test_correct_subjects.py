@@ -12,7 +12,7 @@ from attnspec.conformance import laws
 from attnspec.conformance.attention.subject import Subject
 from attnspec.conformance.comparison.violation import NotAvailable, NotClaimed
 from attnspec.conformance.evidence.soundness.tiles import Fused
-from attnspec.conformance.laws.law import Law, SubjectKind
+from attnspec.conformance.laws.law import Law
 from attnspec.conformance.laws.tensors.results import global_state
 from attnspec.conformance.mutants.attention_options.softcap import CapAfterBias
 from attnspec.conformance.mutants.bases.dense import Dense, dense
@@ -24,6 +24,7 @@ from attnspec.conformance.mutants.cache.steps import LowerRightDense
 from attnspec.conformance.mutants.heads.groups import RepeatedByTurns
 from attnspec.conformance.operators.subjects import DECLARATIONS
 from attnspec.conformance.runner.check import claims
+from attnspec.conformance.subjects.kinds import SubjectKind
 from attnspec.conformance.text.words import define
 from attnspec.implementations import load
 from attnspec.spec import (
@@ -340,6 +341,6 @@ def test_wide_cases_pass_and_the_pass_is_evidence(law, correct):
 
 
 def test_every_law_is_tried_on_a_correct_subject():
-    """The laws of operators are tried in test_gated_mlp and test_experts."""
+    """The laws of operators are tried in the tests of their chapters."""
     of_operators = {name for name, law in LAWS.items() if law.judges in DECLARATIONS}
     assert {law for law, _ in TRIALS} == set(LAWS) - of_operators

@@ -12,13 +12,13 @@ from attnspec.conformance.attention.oracle import expect
 from attnspec.conformance.attention.subject import Subject
 from attnspec.conformance.comparison.violation import NotAvailable, NotClaimed, Violation
 from attnspec.conformance.laws.helpers.rows import check_rows, with_explicit_mask
-from attnspec.conformance.laws.law import SubjectKind
 from attnspec.conformance.laws.masking.causal import largest_sizes
 from attnspec.conformance.laws.masking.masks import broadcast_shapes, random_mask
 from attnspec.conformance.laws.masking.padding import document_ends
 from attnspec.conformance.mutants.bases.dense import Dense, dense
 from attnspec.conformance.mutants.cache.steps import LowerRightDense
 from attnspec.conformance.runner.check import claims
+from attnspec.conformance.subjects.kinds import SubjectKind
 from attnspec.reference.masks import visible_keys
 from attnspec.spec import (
     Case,

@@ -8,11 +8,11 @@ from attnspec.conformance import laws, mutants
 from attnspec.conformance.attention.subject import Subject
 from attnspec.conformance.comparison.tally import Tally, counting
 from attnspec.conformance.comparison.violation import NotClaimed, Raised, Violation
-from attnspec.conformance.laws.law import SubjectKind
 from attnspec.conformance.laws.model.sequence import describe_steps
 from attnspec.conformance.models.case import PADDED, PINNED, model_cases
 from attnspec.conformance.models.oracle import model_oracle
 from attnspec.conformance.mutants.bases.gpt2 import COMPACT, CompactGPT2
+from attnspec.conformance.subjects.kinds import SubjectKind
 from attnspec.implementations import load, load_model
 from attnspec.reference.model import MODEL
 from attnspec.spec import (

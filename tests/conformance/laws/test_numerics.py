@@ -17,7 +17,7 @@ from attnspec.conformance.comparison.violation import (
     Violation,
 )
 from attnspec.conformance.isolation import memory
-from attnspec.conformance.laws.law import Law, SubjectKind
+from attnspec.conformance.laws.law import Law
 from attnspec.conformance.laws.numerics.long import LONG, SEQUENCE, sampled_rows
 from attnspec.conformance.laws.tensors.large import FAR, spread_out
 from attnspec.conformance.mutants.bases.dense import Dense, dense
@@ -25,6 +25,7 @@ from attnspec.conformance.report.matrix import conforming, print_matrix
 from attnspec.conformance.report.record import Outcome, Record
 from attnspec.conformance.runner.check import check
 from attnspec.conformance.runner.effort import Effort
+from attnspec.conformance.subjects.kinds import SubjectKind
 from attnspec.implementations import load
 from attnspec.spec import Case
 

@@ -15,10 +15,10 @@ from attnspec.conformance.attention.oracle import expect
 from attnspec.conformance.attention.oracle_gradients import expect_gradients
 from attnspec.conformance.attention.subject import Subject
 from attnspec.conformance.laws.helpers.pairwise import pairwise
-from attnspec.conformance.laws.law import SubjectKind
 from attnspec.conformance.report.record import Outcome
 from attnspec.conformance.runner.check import check
 from attnspec.conformance.runner.effort import Effort
+from attnspec.conformance.subjects.kinds import SubjectKind
 from attnspec.spec import (
     Case,
     CausalAlignment,
@@ -31,7 +31,7 @@ from attnspec.spec import (
     MaskShape,
 )
 
-PARTS = 30
+PARTS = 45
 SLOTS = 4
 """Tests that share a part, so that several workers can run it at once."""
 LARGEST = 2**22

@@ -8,7 +8,6 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from attnspec.conformance import laws
 from attnspec.conformance.attention.subject import Subject
-from attnspec.conformance.laws.law import SubjectKind
 from attnspec.conformance.mutants.attention_options.softcap import CapAfterBias
 from attnspec.conformance.mutants.bases.dense import Dense, dense
 from attnspec.conformance.mutants.numerics.bound import ScoresIn16Bits
@@ -27,6 +26,7 @@ from attnspec.conformance.runner.effort import Effort
 from attnspec.conformance.runner.in_process import run_in_process
 from attnspec.conformance.runner.targets import LoadedSubject
 from attnspec.conformance.runner.task import tasks
+from attnspec.conformance.subjects.kinds import SubjectKind
 from attnspec.implementations import load
 from attnspec.spec import (
     EmptyRow,

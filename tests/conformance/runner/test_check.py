@@ -11,10 +11,11 @@ from attnspec.conformance.attention.strategies import cases
 from attnspec.conformance.attention.subject import Subject
 from attnspec.conformance.comparison import tally
 from attnspec.conformance.comparison.violation import Violation
-from attnspec.conformance.laws.law import Law, SubjectKind
+from attnspec.conformance.laws.law import Law
 from attnspec.conformance.report.record import CONFORMING, Outcome, Record
 from attnspec.conformance.runner.check import REPEATS, check, check_deviation
 from attnspec.conformance.runner.effort import Effort
+from attnspec.conformance.subjects.kinds import SubjectKind
 from attnspec.spec import Case, Deviation, Feature, Implementation
 
 SDPA = torch.nn.functional.scaled_dot_product_attention

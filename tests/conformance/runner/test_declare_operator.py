@@ -1,5 +1,6 @@
 """Bare functions as operators: their claims by parameters, their profile by calls."""
 
+import re
 from contextlib import suppress
 
 import pytest
@@ -8,7 +9,6 @@ from torch.nn.functional import linear, silu
 
 from attnspec.conformance import laws
 from attnspec.conformance.comparison.violation import NotClaimed
-from attnspec.conformance.laws.law import SubjectKind
 from attnspec.conformance.mutants.bases.experts import PlainRouter
 from attnspec.conformance.mutants.bases.gated_mlp import PlainGatedMLP
 from attnspec.conformance.operators.subjects import subject_of_operator
@@ -18,8 +18,12 @@ from attnspec.conformance.runner.claims import Claims
 from attnspec.conformance.runner.declare_operator import declare_operator, profile_in_words
 from attnspec.conformance.runner.effort import Effort
 from attnspec.conformance.runner.targets import TargetError, resolve
+from attnspec.conformance.subjects.kinds import SubjectKind
 from attnspec.spec.experts import RouterProfile, RouterScores
 from attnspec.spec.gated_mlp import GatedMLPProfile, GateForm, GatePacking
+from attnspec.spec.operator import Working
+from attnspec.spec.profiles import Float64Precision
+from attnspec.spec.rms_norm import Gain, RMSNormProfile, RoundingToStorage
 
 
 @pytest.mark.parametrize("packing", GatePacking)
@@ -79,6 +83,64 @@ def test_types_that_are_not_claimed_are_not_called():
             assert record.dtypes in ((), ("float32",))
 
 
+@pytest.mark.parametrize("gain", Gain)
+@pytest.mark.parametrize("rounding", RoundingToStorage)
+def test_calls_find_gain_and_rounding(gain, rounding):
+    def norm(x, shape, weight, eps):
+        wide = torch.promote_types(x.dtype, torch.float32)
+        y = x.to(wide) * torch.rsqrt(x.to(wide).square().mean(-1, keepdim=True) + eps)
+        if rounding is RoundingToStorage.BEFORE_GAIN:
+            y = y.to(x.dtype)
+        factor = weight.to(y.dtype)
+        return (y * (1 + factor if gain is Gain.ONE_PLUS else factor)).to(x.dtype)
+
+    found = declare_operator("it", norm, Claims(operator="rms_norm"))
+    assert found.profile == RMSNormProfile(gain=gain, rounding=rounding)
+
+
+def test_calls_find_steps_that_are_stored():
+    def norm(x, shape, weight, eps):
+        return x / torch.sqrt((x * x).mean(-1, keepdim=True) + eps) * weight
+
+    found = declare_operator("it", norm, Claims(operator="rms_norm"))
+    assert found.profile == RMSNormProfile(working=Working.STORAGE)
+
+
+def test_calls_find_float64_that_is_computed_in_float32():
+    def norm(x, shape, weight, eps):
+        return torch.nn.functional.rms_norm(x.float(), shape, weight.float(), eps).to(x.dtype)
+
+    found = declare_operator("it", norm, Claims(operator="rms_norm"))
+    assert found.profile == RMSNormProfile(float64_precision=Float64Precision.FLOAT32)
+
+
+def test_a_misplaced_epsilon_is_not_taken_for_float32():
+    def norm(x, shape, weight, eps):
+        return x / (x.square().mean(-1, keepdim=True).sqrt() + eps) * weight
+
+    found = declare_operator("it", norm, Claims(operator="rms_norm"))
+    assert found.profile == RMSNormProfile()
+
+
+def test_a_type_with_wrong_results_is_claimed():
+    def wrong_in_float16(x, shape, weight, eps):
+        factor = 1.5 if x.dtype == torch.float16 else 1.0
+        return torch.nn.functional.rms_norm(x, shape, factor * weight, eps)
+
+    found = declare_operator("it", wrong_in_float16, Claims(operator="rms_norm"))
+    assert torch.float16 in found.dtypes
+
+
+def test_a_wrong_function_of_one_type_claims_it_alone():
+    def wrong_in_float32(x, shape, weight, eps):
+        if x.dtype != torch.float32:
+            raise TypeError("float32 alone")
+        return x
+
+    found = declare_operator("it", wrong_in_float32, Claims(operator="rms_norm"))
+    assert found.dtypes == (torch.float32,)
+
+
 def test_parameters_show_features():
     def biased(x, gate, up, down, *, gate_bias=None, up_bias=None, down_bias=None):
         return linear(silu(linear(x, gate, gate_bias)) * linear(x, up, up_bias), down, down_bias)
@@ -116,7 +178,9 @@ def test_unknown_answers_are_refused(profile, message):
 
 
 def test_an_unknown_operator_is_refused():
-    with pytest.raises(ValueError, match="no operator 'gelu'; there are gated_mlp, router, exp"):
+    with pytest.raises(
+        ValueError, match="no operator 'gelu'; there are rms_norm, rotary, gated_mlp, router"
+    ):
         declare_operator("it", wrong, Claims(operator="gelu"))
 
 
@@ -129,6 +193,63 @@ def test_a_declared_operator_is_found_by_name_and_of_its_own_kind():
         resolve(target, claims=Claims(operator="router"))
 
 
+NAMED = ["llama_rms_norm", "attnspec.implementations.llama_rms_norm:IMPLEMENTATION"]
+
+
+@pytest.mark.parametrize("target", NAMED)
+def test_claims_hold_for_a_declared_operator(target):
+    profile = ["gain=one_plus", "working=storage"]
+    claims = Claims.read(dtypes="float16", profile=profile, operator="rms_norm")
+    (loaded,) = resolve(target, claims=claims)
+    implementation = loaded.subject.implementation
+    assert implementation.dtypes == (torch.float16,)
+    assert implementation.profile.gain is Gain.ONE_PLUS
+    assert implementation.profile.working is Working.STORAGE
+    assert implementation.profile.rounding is RoundingToStorage.BEFORE_GAIN  # its own
+    (loaded,) = resolve(target, claims=Claims.read(dtypes="float32"))
+    assert loaded.subject.implementation.dtypes == (torch.float32,)
+
+
+def test_features_and_answers_of_yes_and_no_hold_for_a_declared_operator():
+    (own,) = resolve("gpt_oss_router")
+    assert own.subject.implementation.features == {"bias"}
+    claims = Claims.read(features="", profile=["renormalized=yes"], operator="router")
+    (loaded,) = resolve("gpt_oss_router", claims=claims)
+    assert loaded.subject.implementation.features == frozenset()
+    assert loaded.subject.implementation.profile.renormalized is True
+
+
+@pytest.mark.parametrize("target", NAMED)
+@pytest.mark.parametrize(
+    ("claims", "message"),
+    [
+        (Claims.read(features="causal"), "no feature of rms_norm 'causal'; there are none"),
+        (Claims.read(extras="compile"), "an operator has no extras: omit them"),
+        (Claims.read(profile=["empty_row=nan"]), "no question of rms_norm 'empty_row'; there are "),
+        (Claims.read(profile=["rounding=eager"]), "no rounding 'eager'; there are after_gain, bef"),
+        (Claims.read(operator="router"), "declared as rms_norm, not router"),
+    ],
+)
+def test_claims_that_an_operator_cannot_have_are_refused(target, claims, message):
+    with pytest.raises(TargetError, match=f"^{re.escape(f'{target}: {message}')}"):
+        resolve(target, claims=claims)
+
+
+def test_the_named_operator_of_a_name_with_several_is_meant():
+    claims = Claims.read(dtypes="float64", operator="rms_norm")
+    (loaded,) = resolve("reference", claims=claims)
+    assert (loaded.kind, loaded.subject.implementation.dtypes) == ("rms_norm", (torch.float64,))
+    with pytest.raises(TargetError, match="eager: declared as attention, not rms_norm"):
+        resolve("eager", claims=claims)
+
+
+def test_claims_about_attention_leave_the_operators_of_a_name_alone():
+    judged = resolve("reference", claims=Claims.read(features="causal", dtypes="float32"))
+    attention, *_, experts = judged
+    assert attention.subject.implementation.dtypes == (torch.float32,)
+    assert experts.subject.implementation.dtypes == (torch.float64, torch.float32)
+
+
 def test_the_reference_has_a_subject_of_each_operator():
     kinds = [loaded.kind for loaded in resolve("reference")]
-    assert kinds[-3:] == ["gated_mlp", "router", "experts"]
+    assert kinds[-5:] == ["rms_norm", "rotary", "gated_mlp", "router", "experts"]

@@ -8,13 +8,14 @@ import torch
 from attnspec.conformance import laws
 from attnspec.conformance.attention.inputs import draw
 from attnspec.conformance.diagnosis import diagnose
-from attnspec.conformance.laws.law import Law, SubjectKind
+from attnspec.conformance.laws.law import Law
 from attnspec.conformance.report.record import BROKEN, CONFORMING, UNTRIED, Outcome, Record
 from attnspec.conformance.report.verdict import verdict_of
 from attnspec.conformance.runner import worker
 from attnspec.conformance.runner.check import check
 from attnspec.conformance.runner.declare import declare
 from attnspec.conformance.runner.targets import LoadedSubject, Subject
+from attnspec.conformance.subjects.kinds import SubjectKind
 from attnspec.spec import Case
 
 
@@ -91,7 +92,7 @@ def test_a_law_that_raises_over_what_a_subject_returns_blames_the_subject():
 
 
 def test_an_explanation_that_raises_leaves_the_outcome_and_adds_the_traceback(monkeypatch):
-    def fails(record, subject):
+    def fails(record, subject, law):
         raise LookupError("mistake of the diagnosis")
 
     monkeypatch.setattr(diagnose, "with_diagnosis", fails)

@@ -8,7 +8,6 @@ import torch
 
 from attnspec.conformance import laws
 from attnspec.conformance.attention.subject import Subject
-from attnspec.conformance.laws.law import SubjectKind
 from attnspec.conformance.report.record import Outcome, Record
 from attnspec.conformance.runner import worker
 from attnspec.conformance.runner.claims import Claims
@@ -18,6 +17,7 @@ from attnspec.conformance.runner.in_process import run_in_process
 from attnspec.conformance.runner.in_workers import TaskRunner
 from attnspec.conformance.runner.targets import LoadedSubject
 from attnspec.conformance.runner.task import PlannedSubject, Task, TypedClaims
+from attnspec.conformance.subjects.kinds import SubjectKind
 from attnspec.reference.implementation import scaled_dot_product_attention
 from attnspec.spec import Feature
 

@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from attnspec.conformance.api import check_attention
-from attnspec.conformance.laws.law import SubjectKind
 from attnspec.conformance.laws.select import select_laws
 from attnspec.conformance.report.record import Outcome
 from attnspec.conformance.runner.claims import Claims
@@ -16,6 +15,7 @@ from attnspec.conformance.runner.plan import plan
 from attnspec.conformance.runner.settings import Settings
 from attnspec.conformance.runner.targets import every_name, resolve
 from attnspec.conformance.runner.task import TypedClaims
+from attnspec.conformance.subjects.kinds import SubjectKind
 from attnspec.spec import (
     Case,
     EmptyRow,

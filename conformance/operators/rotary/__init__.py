@@ -1,0 +1,1 @@
+"""One call of a rotary position embedding."""
