@@ -100,7 +100,6 @@ def expect_gradients(
     r = Roundoff.of(call.value.dtype, profile)
     scale = rows_of(call, profile, torch.arange(0)).scale
     n_q, n_kv = profile.rounding.partial_writes(queries, keys, group)
-    n_kv = n_kv + (1 if group > 1 else 0)
     per_chunk = max(1, SCORES_AT_ONCE // max(1, batch * heads * keys))
     whole: dict[str, Part] = {}
     selected = torch.arange(queries) if rows is None else rows
@@ -113,7 +112,9 @@ def expect_gradients(
     # in float64 the oracle rounds like any implementation
     factor = 2 if call.value.dtype == torch.float64 else 1
 
-    def gradient(name: str, terms: int, writes: int, *, scale: float | None = None) -> Gradient:
+    def gradient(
+        name: str, terms: int, writes: int, *, group: int = 1, scale: float | None = None
+    ) -> Gradient:
         part, operand = whole[name], getattr(call, name)
         has_rows = name == "query" or (name == "attn_mask" and _has_rows(call))
         shape = list(operand.shape)
@@ -123,6 +124,7 @@ def expect_gradients(
             r,
             terms=terms,
             writes=writes,
+            group=group,
             scale=scale,
             unit=UNIT[operand.dtype],
             storable=min(torch.finfo(operand.dtype).max, storable),
@@ -142,8 +144,8 @@ def expect_gradients(
         mask = gradient("attn_mask", spread, 2 if rounded else 1)
     return ExpectedGradients(
         query=gradient("query", keys, n_q, scale=scale),
-        key=gradient("key", group * queries, n_kv, scale=scale),
-        value=gradient("value", group * queries, n_kv),
+        key=gradient("key", group * queries, n_kv, group=group, scale=scale),
+        value=gradient("value", group * queries, n_kv, group=group),
         attn_mask=mask,
     )
 

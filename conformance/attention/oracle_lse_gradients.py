@@ -53,9 +53,9 @@ def expect_lse_gradients(
     exact = _automatic(rows, grad)
     # in float64 the oracle rounds like any implementation
     factor = 2 if call.value.dtype == torch.float64 else 1
-    counts = {"query": (keys, n_q), "key": (group * queries, n_kv + (1 if group > 1 else 0))}
+    counts = {"query": (keys, n_q, 1), "key": (group * queries, n_kv, group)}
     expected = {}
-    for name, (terms, writes) in counts.items():
+    for name, (terms, writes, heads_in_sum) in counts.items():
         part, total = parts[name], exact[name]
         if name == "key":
             part = part.map(lambda x: sum_of_groups(x, kv_heads, profile.grouping))
@@ -65,6 +65,7 @@ def expect_lse_gradients(
             r,
             terms=terms,
             writes=writes,
+            group=heads_in_sum,
             scale=rows.scale,
             unit=UNIT[call.value.dtype],
             storable=torch.finfo(working_dtype(call.value.dtype, profile)).max,

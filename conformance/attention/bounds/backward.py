@@ -62,9 +62,11 @@ the storage type n times while they grow. With M = |dt| + E_dt + p χ E_D,
     c + 1 = (1 + γ)(1 + u_p) (1 + u_o)^(n-1) (1 + u_q) (1 + u_s)²
 
 u_q where scaled operands are stored, u_s² for a gradient that is stored before it is scaled. For a
-row, D's error multiplies the *signed* mean key: it is the same for all keys. A group of heads
+row, D's error multiplies the *signed* mean key: it is the same for all keys. A group of G heads
 may be summed from gradients that were rounded head by head: n + 1. Then f Σ|k| (|q|, |dO|) for the
-underflow in dt or p, and the output: y + u_o (|ref| + y) + n f.
+underflow in dt or p, and the output: y + u_o (|ref| + y) + n f. Underflow does not shrink with the
+number that is rounded, so each head that is rounded by itself adds a floor, G f in all; eager two,
+before and after it is scaled.
 
 Operands that were scaled before their product are scaled here too: dK = Σ_i dt_ij (scale q_i) if
 the queries were, and dQ if the keys were. Underflow in scale q is then multiplied by dt, which may
@@ -328,6 +330,7 @@ def bounded(
     *,
     terms: int,
     writes: int,
+    group: int = 1,
     scale: float | None,
     unit: float,
     storable: float,
@@ -338,20 +341,24 @@ def bounded(
         part: the gradient, all rows and heads of a group together.
         r: the permitted roundings.
         terms: the number of terms of each sum.
-        writes: the number of times that a sum is written back in the storage type.
+        writes: the number of times that a sum is written back in the storage type, beside the once
+            that the sums of a group's heads are added.
+        group: the number of query heads in it, whose sums may each be rounded.
         scale: the factor applied to the sum, or None.
         unit: the unit roundoff of the gradient's type.
         storable: the largest number of that type.
     """
+    writes += group > 1
     c = compound(r.gamma(2 * terms + SPARE), r.u_p, theta(writes - 1, r.u_o), r.u_in)
     c = compound(c, r.u_q, theta(2, r.u_s)) if scale is not None else c
     bound = part.error + c * part.mass + r.f * part.underflow
     bound = bound + max(unit, r.u_in) * (part.exact.abs() + bound)
-    floors = writes + (3 if r.stores_scores else 1)
-    before = abs(scale or 0.0) * (r.f if r.stores_scores else r.f_u)
+    stores_parts = writes > 1 or r.stores_scores
+    floors = writes + (2 * group + 1 if r.stores_scores else group)
+    before = abs(scale or 0.0) * (writes + group - 1) * (r.f if stores_parts else r.f_u)
     bound = bound + floors * r.f + before
     is_out = (4 * part.mass > r.largest) | (part.undefined > 0)
-    if writes > 1 or r.stores_scores:
+    if stores_parts:
         # a part that is stored in between may be an infinity of either sign
         is_out |= part.largest > storable
     return torch.where(is_out, math.inf, bound)

@@ -24,6 +24,7 @@ FAMILIES = (
     "spiked values",
     "powers of two",
     "subnormal values",
+    "subnormal gradients",
     "large values",
 )
 """Families of values of the tensors of a call."""
@@ -73,7 +74,7 @@ def draw_call(seed: int, dtype: torch.dtype, longest: int = 160) -> DrawnCall:
     """
     choices = _Choices(seed)
     choose = choices.choose
-    batch, group, kv_heads = choose(1, 1, 2), choose(1, 1, 1, 2, 3), choose(1, 2)
+    batch, group, kv_heads = choose(1, 1, 2), choose(1, 1, 1, 2, 3, 16), choose(1, 2)
     keys = choices.length(longest)
     queries = choose(keys, choices.length(min(longest, 4 * keys)))
     d_head = choose(1, 2, 3, 8, 16, 17, 32, 64, 96)
@@ -162,6 +163,8 @@ def _contents(
             v = rare.double() * 2.0 ** choices.choose(-3, 0, 3)
         case "subnormal values":
             v = v * (torch.finfo(dtype).smallest_normal / 4)
+        case "subnormal gradients":
+            grad = grad * (torch.finfo(dtype).smallest_normal / 4)
         case "large values":
             v = v * (torch.finfo(dtype).max / (4096 if dtype == torch.float16 else 1e6))
     return q, k, v, grad

@@ -10,6 +10,7 @@ from attnspec.conformance.laws.helpers.cases import (
     BIAS,
     DTYPES,
     EMPTY_ROWS,
+    F16,
     F32,
     LENGTHS,
     OPTIONS,
@@ -55,6 +56,27 @@ def _check_output(subject: Subject, case: Case) -> None:
 def law_every_output_is_within_its_bound(subject: Subject, case: Case) -> None:
     """NUM-3: the output of every call, also of those that no run has made before."""
     _check_output(subject, case)
+
+
+LARGE = 384
+"""A size of values of which 171 overflow in a sum in float16."""
+
+
+@law(
+    "NUM-11",
+    pinned=(
+        SMALL.but(dtype=F16, keys=300),
+        SMALL.but(dtype=F16, batch=1, queries=1, keys=1031, d_head=64, d_value=64),
+        SMALL.but(dtype=F16, batch=1, heads=1, kv_heads=1, keys=2100, is_causal=True),
+        SMALL.but(dtype=BF16, keys=700),
+    ),
+)
+def law_values_of_one_sign_overflow_no_sum(subject: Subject, case: Case) -> None:
+    """NUM-11: the output is finite where its sums fit the accumulator, if not the storage type."""
+    call = subject.draw(case)
+    # equal weights, so that a sum before the division counts nearly every key
+    call = call.but(query=call.query / 8, value=(call.value.abs() + LARGE).to(case.dtype))
+    check_oracle(call, subject.call(call), subject.expect(call), MESSAGE)
 
 
 @law(

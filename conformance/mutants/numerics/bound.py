@@ -101,3 +101,29 @@ class WeightsIn8Bits(Dense):
 class ScoreGradientsIn8Bits(Explicit):
     def to_query(self, dt: torch.Tensor, key: torch.Tensor, scale: float) -> torch.Tensor:
         return super().to_query(dt.to(torch.float8_e4m3fn).to(dt.dtype), key, scale)
+
+
+@mistake(
+    "own-sums-of-parts-stored",
+    "the sum of each 512 weighted values is stored in the storage type before it is divided",
+    killed_by="values-of-one-sign-overflow-no-sum",
+)
+class SumsOfPartsStored(Dense):
+    def softmax(self, scores: torch.Tensor, visible: torch.Tensor) -> torch.Tensor:
+        if scores.shape[-1] == 0:
+            return scores
+        peak, reads = self.peak(scores).detach(), visible.any(-1, keepdim=True)
+        weights = self.exp(scores, torch.where(reads, peak, 0.0))
+        self.divisor = torch.where(reads, self.total(weights), 1.0)
+        return weights
+
+    def mix(self, weights: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        if weights.shape[-1] == 0:
+            return super().mix(weights, value)
+        parts = zip(weights.split(512, -1), value.split(512, -2), strict=True)
+        stored = [(part @ values).to(self.stored).to(value.dtype) for part, values in parts]
+        return torch.stack(stored).sum(0) / self.divisor
+
+    def __call__(self, query: torch.Tensor, *rest: Any, **options: Any) -> Any:
+        self.stored = query.dtype
+        return super().__call__(query, *rest, **options)

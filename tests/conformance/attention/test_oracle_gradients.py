@@ -319,6 +319,26 @@ def test_score_gradients_must_fit_the_storage_type():
     assert bool(expect_gradients(call, grad, Profile()).query.bound.isfinite().all())
 
 
+@pytest.mark.parametrize("level", [RoundingLevel.FUSED, RoundingLevel.EAGER])
+@pytest.mark.parametrize("group", [1, 4, 16])
+def test_each_head_of_a_group_may_underflow(group, level):
+    half = 2.0**-24
+    call = Call(
+        query=torch.zeros(1, group, 1, 1, dtype=F16),
+        key=torch.zeros(1, 1, 2, 1, dtype=F16),
+        value=torch.zeros(1, 1, 2, 1, dtype=F16),
+    )
+    grad = torch.full((1, group, 1, 1), half, dtype=F16)
+    profile = Profile(rounding=Rounding(level=level))
+    value = expect_gradients(call, grad, profile).value
+    rounded_by_head = torch.full((1, group, 1, 1), half / 2).to(F16)
+    assert bool((rounded_by_head == 0).all())
+    assert float(value.exact[0, 0, 0]) == group * half / 2
+    assert bool((value.exact <= value.bound).all())
+    # no wider than a few roundings of each head
+    assert float(value.bound.max()) <= (4 * group + 6) * half / 2
+
+
 @pytest.mark.parametrize("dtype", [F16, BF16])
 def test_levels_and_partial_writes_widen_the_bound(dtype):
     call, grad = drawn(dtype, softcap=5.0)
