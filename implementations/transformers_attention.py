@@ -81,20 +81,12 @@ def supports(case: Case) -> str | None:
     return None
 
 
-def eager_supports(case: Case) -> str | None:
-    """Return the reason why no model makes a call like a case by its eager function, or None."""
-    is_bool = case.mask is not None and case.mask.kind is MaskKind.BOOL
-    if is_bool and case.dropout_p > 0:
-        return "an empty row has weights here, which dropout drops"
-    return supports(case)
-
-
 def float32_supports(case: Case) -> str | None:
-    """Return likewise, for an eager function whose softmax is computed in float32."""
+    """Return likewise for an eager function whose softmax is computed in float32."""
     is_bool = case.mask is not None and case.mask.kind is MaskKind.BOOL
     if is_bool and case.dtype == torch.float64:
         return "in float64 the number that hides a key overflows the softmax in float32"
-    return eager_supports(case)
+    return supports(case)
 
 
 def flex_supports(case: Case) -> str | None:

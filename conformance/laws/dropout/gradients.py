@@ -8,7 +8,7 @@ from attnspec.conformance.attention.strategies import vary
 from attnspec.conformance.attention.subject import Subject
 from attnspec.conformance.comparison.close import check_close
 from attnspec.conformance.laws.helpers.calls import in_groups, normal_like, repeat_kv
-from attnspec.conformance.laws.helpers.cases import DTYPES
+from attnspec.conformance.laws.helpers.cases import BIAS, DTYPES, PADDING
 from attnspec.conformance.laws.helpers.dropout import (
     DROPOUT,
     TINIEST,
@@ -20,8 +20,9 @@ from attnspec.conformance.laws.helpers.dropout import (
 from attnspec.conformance.laws.helpers.options import alibi_bias, with_only_a_mask
 from attnspec.conformance.laws.helpers.rows import additive_mask
 from attnspec.conformance.laws.law import law
-from attnspec.spec import Case
+from attnspec.spec import Case, Layout, Layouts
 
+INSIDE = Layouts(query=Layout.HEADS_INSIDE, key=Layout.HEADS_INSIDE, value=Layout.HEADS_INSIDE)
 GROUPED = DROPOUT.but(backward=True, heads=4, kv_heads=2, is_causal=True)
 
 
@@ -55,6 +56,9 @@ GROUPED = DROPOUT.but(backward=True, heads=4, kv_heads=2, is_causal=True)
         # more queries than one launch of a kernel may take
         DROPOUT.but(backward=True, batch=1, queries=263, keys=8, d_head=16, d_value=16),
         GROUPED.but(batch=1, queries=67, keys=67, d_head=72, d_value=72),
+        GROUPED.but(batch=1, heads=8, d_head=64, d_value=64),
+        # what else comes with training: padding, biases, sinks, transposed projections
+        *vary(DROPOUT.but(backward=True), mask=(PADDING, BIAS), sinks=(True,), layouts=(INSIDE,)),
     ),
 )
 def law_backward_drops_the_same_weights_as_forward(subject: Subject, case: Case) -> None:

@@ -28,7 +28,7 @@ from attnspec.conformance.laws.helpers.dropout import (
 )
 from attnspec.conformance.laws.helpers.options import check_refused
 from attnspec.conformance.laws.law import law
-from attnspec.spec import Case, Feature
+from attnspec.spec import Case, Feature, Mask, MaskPattern, MaskShape
 
 MANY = DROPOUT.but(batch=4, heads=4, kv_heads=4, queries=64, keys=64, d_head=8, d_value=64)
 LAGS = (1, 2, 8, 16, 32)
@@ -60,6 +60,8 @@ def law_no_dropout_drops_nothing(subject: Subject, case: Case) -> None:
         DROPOUT.but(window=(2, 1), softcap=1.0, sinks=True, alibi=True, is_causal=True),
         # the last queries have no key in their windows
         *vary(DROPOUT.but(queries=7, keys=3), window=((1, None),)),
+        DROPOUT.but(mask=Mask(pattern=MaskPattern.EMPTY_ROWS, shape=MaskShape.QUERIES)),
+        DROPOUT.but(mask=Mask(pattern=MaskPattern.EMPTY_ROWS, shape=MaskShape.FULL)),
     ),
     explore=dropout_cases,
     cost=2,

@@ -97,16 +97,19 @@ def kept_weights(subject: Subject, call: Call, out: torch.Tensor) -> tuple[Keep,
         NotClaimed: if a weight is too small to be distinguished from zero.
     """
     expected = subject.expect(without_dropout(call))
-    # the output of an empty row is no weight: nothing of it is dropped
-    reads = readable(subject, call).any(-1, keepdim=True)
-    one = torch.ones((), dtype=torch.float64, device=reads.device)
-    factor = torch.where(reads, one / (1 - call.dropout_p), one)
+    has_weights = readable(subject, call).any(-1, keepdim=True)
+    # the mean of an empty row may be one of weights, which are dropped, or computed without them
+    is_mean = ~has_weights & (expected.out > 0).any(-1, keepdim=True)
+    is_as_without = ((out.double() - expected.out).abs() <= expected.bound).all(-1, keepdim=True)
+    has_weights = has_weights | (is_mean & ~is_as_without)
+    one = torch.ones((), dtype=torch.float64, device=has_weights.device)
+    factor = torch.where(has_weights, one / (1 - call.dropout_p), one)
     exact = expected.out * factor
     unit = UNIT[call.value.dtype]
     rounding = (1 + unit) ** 3 - 1
     bound = expected.bound * factor * (1 + rounding) + rounding * exact.abs()
     bound = torch.where(exact.isnan(), 0.0, bound)  # an empty row may be NaN
-    has_weight = reads & (expected.out > 0)
+    has_weight = has_weights & (expected.out > 0)
     if bool((has_weight & (expected.out <= 4 * expected.bound)).any()):
         raise NotClaimed("a weight is too small to be distinguished from zero")
     keep = (out != 0) | ~has_weight

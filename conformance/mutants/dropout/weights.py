@@ -6,7 +6,7 @@ import torch
 
 from attnspec.conformance.mutants.bases.dense import Dense
 from attnspec.conformance.mutants.planting import mistake
-from attnspec.spec import Feature
+from attnspec.spec import EmptyRow, Feature
 
 DROPOUT = {Feature.DROPOUT}
 
@@ -39,6 +39,24 @@ class SameEveryTime(Dense):
 class NotScaled(Dense):
     def drop(self, weights: torch.Tensor, dropout_p: float) -> torch.Tensor:
         return weights * kept_mask(weights, dropout_p)
+
+
+@mistake(
+    "own-dropout-mean-not-scaled",
+    "kept weights of an empty row not divided by 1 - p",
+    killed_by="a-weight-is-dropped-or-scaled-up",
+    features=DROPOUT,
+    empty_row=EmptyRow.MEAN,
+)
+class MeanNotScaled(Dense):
+    def softmax(self, scores: torch.Tensor, visible: torch.Tensor) -> torch.Tensor:
+        empty = ~visible.any(-1, keepdim=True)
+        return torch.where(empty, 1 / scores.shape[-1], super().softmax(scores, visible))
+
+    def drop(self, weights: torch.Tensor, dropout_p: float) -> torch.Tensor:
+        is_mean = (weights == 1 / weights.shape[-1]).all(-1, keepdim=True)
+        dropped = super().drop(weights, dropout_p)
+        return torch.where(is_mean, dropped * (1 - dropout_p), dropped)
 
 
 @mistake(
@@ -339,3 +357,37 @@ class BackwardFirstTile(Dense):
         there = kept_mask(weights, dropout_p) / (1 - dropout_p)
         places = torch.arange(weights.shape[-2], device=weights.device) % 64
         return _Backward.apply(weights, there, there[..., places, :])  # type: ignore[no-any-return, no-untyped-call]
+
+
+@mistake(
+    "own-dropout-backward-by-memory",
+    "the backward pass counts the weights that it drops by the place of their queries in memory",
+    killed_by="backward-drops-the-same-weights-as-forward",
+    features=DROPOUT,
+)
+class BackwardByMemory(Dense):
+    def __call__(self, query: torch.Tensor, *rest: Any, **options: Any) -> Any:
+        is_contiguous = query.stride(1) == query.shape[2] * query.shape[3]
+        self.is_inside = query.shape[1] > 1 < query.shape[2] and not is_contiguous
+        return super().__call__(query, *rest, **options)
+
+    def drop(self, weights: torch.Tensor, dropout_p: float) -> torch.Tensor:
+        if dropout_p == 1 or not self.is_inside:
+            return super().drop(weights, dropout_p)
+        batch, heads, queries, keys = weights.shape
+        there = kept_mask(weights, dropout_p) / (1 - dropout_p)
+        back = there.reshape(batch, queries, heads, keys).transpose(1, 2)
+        return _Backward.apply(weights, there, back)  # type: ignore[no-any-return, no-untyped-call]
+
+
+@mistake(
+    "own-dropout-without-sinks",
+    "with dropout, a sink takes no weight if gradients are required",
+    killed_by="backward-drops-the-same-weights-as-forward",
+    features={*DROPOUT, Feature.SINKS},
+)
+class DropoutWithoutSinks(Dense):
+    def drop(self, weights: torch.Tensor, dropout_p: float) -> torch.Tensor:
+        if weights.requires_grad:
+            weights = weights / weights.sum(-1, keepdim=True)
+        return super().drop(weights, dropout_p)

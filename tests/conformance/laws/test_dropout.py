@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from attnspec.conformance import laws
+from attnspec.conformance import laws, mutants
 from attnspec.conformance.attention.subject import Subject
 from attnspec.conformance.comparison.violation import NotClaimed, Violation
 from attnspec.conformance.laws.dropout.weights import distant_pairs
@@ -16,9 +16,11 @@ from attnspec.conformance.laws.helpers.dropout import (
     seeded,
 )
 from attnspec.conformance.mutants.bases.dense import Dense, dense
-from attnspec.spec import Feature
+from attnspec.conformance.mutants.registry import planted
+from attnspec.spec import EmptyRow, Feature, MaskPattern
 
 LAWS = laws.load()
+mutants.load()
 CORRECT = replace(dense("correct", Dense()), features=frozenset(Feature))
 
 
@@ -40,6 +42,47 @@ def test_kept_weights_are_told_from_dropped_ones():
     assert bool(keep[..., 7:].all())
     assert bool(((out - exact).abs() <= bound)[keep].all())
     assert not bool(out[~keep].any())
+
+
+class MeanOfWeights(Dense):
+    """Give a row that reads nothing equal weights, which are dropped like others."""
+
+    def softmax(self, scores, visible):
+        empty = ~visible.any(-1, keepdim=True)
+        return torch.where(empty, 1 / scores.shape[-1], super().softmax(scores, visible))
+
+
+class MeanWithoutWeights(MeanOfWeights):
+    """Give a row that reads nothing the mean of the values, of which nothing is dropped."""
+
+    def drop(self, weights, dropout_p):
+        is_mean = (weights == 1 / weights.shape[-1]).all(-1, keepdim=True)
+        return torch.where(is_mean, weights, super().drop(weights, dropout_p))
+
+
+@pytest.mark.parametrize(
+    ("attention", "holds"),
+    [
+        (MeanOfWeights(), True),
+        (MeanWithoutWeights(), True),
+        (planted()["own-dropout-mean-not-scaled"].subject.attention, False),
+    ],
+)
+def test_the_mean_of_an_empty_row_is_dropped_like_weights_or_not_at_all(attention, holds):
+    profile = replace(CORRECT.profile, empty_row=EmptyRow.MEAN)
+    subject = Subject(replace(CORRECT, attention=attention, profile=profile))
+    law = LAWS["a-weight-is-dropped-or-scaled-up"]
+    outcomes = []
+    for case in law.pinned:
+        if case.mask is not None and case.mask.pattern is MaskPattern.EMPTY_ROWS:
+            try:
+                law.check(subject, case)
+            except Violation:
+                outcomes.append(False)
+            else:
+                outcomes.append(True)
+    assert len(outcomes) == 2
+    assert all(outcomes) is holds
 
 
 def test_more_keys_than_channels_are_not_judged():
