@@ -7,7 +7,7 @@ and which cases are.
 """
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -126,7 +126,26 @@ _WIDTHS: dict[str, Condition] = {
     "odd": lambda value: value % 2 == 1 and value > 1,
     "beside a common width": lambda value: value + 1 in _COMMON or value - 1 in _COMMON,
 }
-_LAYOUTS: dict[str, Condition] = {str(each): _is(each) for each in Layout}
+_ALIKE: dict[Any, tuple[Any, ...]] = {
+    Layout.HEADS_INSIDE: (Layout.HEADS_INSIDE, Layout.LENGTH_FIRST),
+    Layout.PADDED: (
+        Layout.PADDED,
+        Layout.PADDED_TO_EIGHT,
+        Layout.CACHE,
+        Layout.CACHE_INSIDE,
+    ),
+    CallMode.PLAIN: (CallMode.PLAIN, CallMode.THREADS),
+}
+"""Layouts and modes of one class, named by the first: a seed selects among them."""
+
+
+def _classes_of(values: Iterable[Layout] | Iterable[CallMode]) -> dict[str, Condition]:
+    """Return a class for each layout or mode, those that are alike in one."""
+    further = {each for alike in _ALIKE.values() for each in alike[1:]}
+    return {str(each): _is(*_ALIKE.get(each, (each,))) for each in values if each not in further}
+
+
+_LAYOUTS = _classes_of(Layout)
 
 
 def _from(first: int, *fields: str) -> dict[str, Condition]:
@@ -304,7 +323,7 @@ AXES: dict[str, tuple[Regime, ...]] = {
             ("backward", "backward"),
         )
     },
-    "call": _axis("call", "mode", {str(mode): _is(mode) for mode in CallMode}),
+    "call": _axis("call", "mode", _classes_of(CallMode)),
     **{
         f"layout of {name}": _axis(f"layout of {name}", f"layout of {name}", _LAYOUTS)
         for name in ("query", "key", "value", "mask")

@@ -92,6 +92,10 @@ OF_FEW_HEADS = (
     Sizes(name="GPT-2 124M", heads=((12, 12),), widths=((64, 64),)),
     *(each for each in DECODERS if each.name in ("Llama 3, divided among devices", "Qwen2.5 0.5B")),
 )
+DIVIDED = Sizes(name="Llama 3.2, divided", heads=((8, 2), (4, 1)), widths=((64, 64),))
+A_HEAD = Sizes(name="one head of many", heads=((1, 1),), widths=((64, 64),))
+TWO_HEADS = Sizes(name="two heads of many", heads=((2, 1),), widths=((64, 64),))
+MANY_HEADS = Sizes(name="Yi 34B, half as wide", heads=((56, 8),), widths=((64, 64),))
 LATENT = Sizes(name="DeepSeek-V2, absorbed", heads=((16, 1),), widths=((576, 512),))
 ENCODERS = (
     Sizes(name="BERT", heads=((12, 12), (16, 16)), widths=((64, 64),), options={"mask": PADDING}),
@@ -148,6 +152,8 @@ class Phase:
         is_causal: whether queries follow one another. Where there are more keys than queries,
             the last ones belong together, which the causal flag means if it is aligned so.
         backward: whether it has a backward pass.
+        is_long: whether its calls take so long that each width of each model is called once, with
+            options that change with the seed.
     """
 
     name: str
@@ -157,6 +163,7 @@ class Phase:
     batch: tuple[int, ...] = (1,)
     is_causal: bool = True
     backward: bool = False
+    is_long: bool = False
 
     def lengths(self, scores: float, longest: float, dice: random.Random) -> tuple[int, int] | None:
         """Return numbers of queries and keys, or None if all are too large.
@@ -203,12 +210,79 @@ PHASES = (
         queries=(64, 130),
         keys=(16_385, 21_000),
     ),
+    Phase(
+        name="prefill of over 2 048 tokens",
+        models=(A_HEAD, TWO_HEADS),
+        queries=(2049, 2400),
+        is_long=True,
+    ),
+    Phase(
+        name="chunked prefill behind a long prefix",
+        models=(A_HEAD,),
+        queries=(257, 400),
+        keys=(4097, 8200),
+        is_long=True,
+    ),
+    Phase(
+        name="decoding on over 8 192 keys",
+        models=(Sizes(name="a few heads", heads=((4, 1), (2, 2)), widths=((128, 128), (64, 64))),),
+        queries=(1, 1),
+        keys=(8193, 39_000),
+        is_long=True,
+    ),
+    Phase(
+        name="batched prefill",
+        models=(DIVIDED,),
+        queries=(65, 140),
+        batch=(17, 33),
+        is_long=True,
+    ),
+    Phase(
+        name="batched decoding",
+        models=(Sizes(name="Llama 3", heads=((32, 8),), widths=((64, 64), (128, 128))),),
+        queries=(1, 1),
+        keys=(129, 600),
+        batch=(17, 33, 65),
+        is_long=True,
+    ),
+    Phase(
+        name="prefill of many short prompts",
+        models=(MANY_HEADS,),
+        queries=(65, 70),
+        batch=(50, 52),
+        is_long=True,
+    ),
     Phase(name="training", models=DECODERS, queries=(257, 770), batch=(1, 2), backward=True),
     Phase(
         name="training on over 512 tokens",
         models=OF_FEW_HEADS,
         queries=(513, 1100),
         backward=True,
+    ),
+    Phase(
+        name="training on over 2 048 tokens",
+        models=(A_HEAD,),
+        queries=(2049, 2400),
+        backward=True,
+        is_long=True,
+    ),
+    Phase(
+        name="training on batches",
+        models=(DIVIDED,),
+        queries=(65, 140),
+        batch=(17, 33),
+        backward=True,
+        is_long=True,
+    ),
+    Phase(
+        name="training of encoders on over 512 tokens",
+        models=(
+            Sizes(name="ViT, divided among devices", heads=((2, 2), (4, 4)), widths=((64, 64),)),
+        ),
+        queries=(513, 800),
+        is_causal=False,
+        backward=True,
+        is_long=True,
     ),
     Phase(
         name="encoding",
@@ -283,9 +357,12 @@ PHASES = (
 )
 """The phases, of which each calls every model that is run in it."""
 
-MODES = (CallMode.PLAIN, CallMode.NO_GRAD, CallMode.PLAIN, CallMode.INFERENCE)
-LAYOUTS = (Layout.CONTIGUOUS, Layout.HEADS_INSIDE, Layout.PACKED)
-CONTENTS = (Values.NORMAL, Values.PEAKED, Values.NORMAL, Values.OFFSET)
+MODES = (CallMode.PLAIN, CallMode.NO_GRAD, CallMode.THREADS, CallMode.INFERENCE)
+MODES_OF_TRAINING = (CallMode.PLAIN, CallMode.DETERMINISTIC, CallMode.PLAIN, CallMode.THREADS)
+LAYOUTS = (Layout.CONTIGUOUS, Layout.HEADS_INSIDE, Layout.PACKED, Layout.LENGTH_FIRST)
+CACHES = (Layout.CONTIGUOUS, Layout.CACHE, Layout.HEADS_INSIDE, Layout.CACHE_INSIDE)
+"""Layouts of keys and values that come from a cache."""
+CONTENTS = (Values.NORMAL, Values.PEAKED, Values.PLATEAU, Values.OFFSET)
 
 ALTERNATIVES: tuple[tuple[Feature, ...], ...] = (
     (),
@@ -323,7 +400,8 @@ def workloads(
     """Yield functions that draw a case of a phase in a storage type, or None if it is too large.
 
     Each width of each model is run with the options of that model, if it has any, and with others;
-    all options that are claimed are met. Groups and the causal flag are left out if not claimed.
+    all options that are claimed are met, but in long phases. Groups and the causal flag are left
+    out if not claimed.
 
     Args:
         phase: the phase.
@@ -338,7 +416,7 @@ def workloads(
     others = [each for each in known if claimed.issuperset(each)]
     dice.shuffle(others)
     models = [(model, widths) for model in phase.models for widths in model.widths]
-    for place in range(max(len(models), len(others))):
+    for place in range(len(models) if phase.is_long else max(len(models), len(others))):
         model, widths = models[place % len(models)]
         draw = functools.partial(_case, phase, model.heads, widths, claimed)
         own = {
@@ -391,6 +469,8 @@ def _case(
     queries, keys = lengths
     numbers = kv_heads * keys * of_key
     layout, mask = dice.choice(LAYOUTS), options.get("mask")
+    is_cached = phase.is_causal and phase.keys is not None
+    of_keys = dice.choice(CACHES) if is_cached else layout
     if mask is BIAS and torch.finfo(dtype).bits == 16 and dice.random() < 0.5:
         options = {**options, "mask": replace(mask, dtype=torch.float32)}
     return Case(
@@ -404,8 +484,8 @@ def _case(
         dtype=dtype,
         is_causal=phase.is_causal and Feature.CAUSAL in claimed,
         backward=phase.backward,
-        mode=CallMode.PLAIN if phase.backward else dice.choice(MODES),
-        layouts=Layouts(query=layout, key=layout, value=layout),
+        mode=dice.choice(MODES_OF_TRAINING if phase.backward else MODES),
+        layouts=Layouts(query=layout, key=of_keys, value=of_keys),
         values=dice.choice(CONTENTS),
         seed=dice.randrange(2**16),
         **options,

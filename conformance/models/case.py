@@ -261,6 +261,9 @@ MANY: tuple[ModelCase, ...] = tuple(
     )
     for dtype in (torch.float64, torch.float32)
 )
+MANY += (
+    ModelCase(n_head=12, d_head=64, length=17, n_positions=20, initializer_range=0.02, seed=18),
+)
 """Cases whose ids do not fit into 15 or 16 bits, of over 1 024 positions, or of the widths of
 released models."""
 
@@ -271,7 +274,9 @@ WIDE_HEADS: tuple[ModelCase, ...] = tuple(
     )
     for dtype in (torch.float64, torch.float32)
 )  # fmt: skip
-"""Cases of heads as wide as in every released model, on more tokens than a tile of 16 holds."""
+WIDE_HEADS += (WIDE_HEADS[0].but(length=70, n_positions=80),)
+"""Cases of heads as wide as in every released model, on more tokens than a tile of 16 or of
+64 holds."""
 
 LONG_ROWS = ModelCase(
     n_layer=2, n_head=2, d_head=4, length=150, n_positions=150, batch=2, vocab_size=11,
@@ -296,6 +301,7 @@ PADDED: tuple[ModelCase, ...] = tuple(
 PADDED += tuple(case.but(batch=9) for case in PADDED[:2])
 PADDED += tuple(case.but(length=75, n_positions=80) for case in PADDED[:2])
 PADDED += tuple(WIDE_HEADS[0].but(padding=side) for side in (Padding.LEFT, Padding.RIGHT))
+PADDED += tuple(LONG_ROWS.but(padding=side) for side in (Padding.LEFT, Padding.RIGHT))
 """Cases with padding, smallest first."""
 
 ACTIVATIONS = ("gelu_new", "gelu", "relu", "silu", "tanh")

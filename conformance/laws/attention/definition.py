@@ -5,6 +5,7 @@ import math
 import torch
 
 from attnspec.conformance.attention.call import Call
+from attnspec.conformance.attention.oracle import check_oracle
 from attnspec.conformance.attention.strategies import POSITIVE, cases, vary
 from attnspec.conformance.attention.subject import Subject
 from attnspec.conformance.attention.values import generator
@@ -83,6 +84,27 @@ def law_output_equals_the_definition(subject: Subject, case: Case) -> None:
     call = subject.draw(case)
     expected = subject.judge(call, subject.call(call), "the output differs from the definition")
     require_evidence(call, expected)
+
+
+@law(
+    "ATT-1",
+    pinned=(
+        TINIEST,
+        *vary(SMALL, dtype=DTYPES),
+        # whole tiles of keys are zero
+        TILES.but(keys=192),
+        TILES.but(queries=1, keys=257, dtype=F16),
+        TILES.but(queries=192, keys=192, is_causal=True, dtype=BF16),
+    ),
+    explore=cases(only=plain),
+)
+def law_keys_of_zeros_are_keys(subject: Subject, case: Case) -> None:
+    """ATT-1: a key of zeros has a score of zero, not no score, also where it fills a tile."""
+    call = subject.draw(case)
+    key = call.key.clone()
+    key[:, :, case.keys // 3 :] = 0
+    call = call.but(key=key)
+    check_oracle(call, subject.call(call), subject.expect(call), "keys of zeros do not count")
 
 
 @law(

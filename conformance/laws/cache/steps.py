@@ -122,6 +122,14 @@ def law_a_rollback_leaves_no_trace(subject: Subject, session: Session) -> None:
         TINIEST.but(batch=2, steps=(Append(2), Reorder((1, 0)), ONE), memory=Memory.BUFFER),
         *vary(SMALL.but(steps=BEAMS), **VARIATIONS),
         SMALL.but(batch=1, steps=(Append(3), Reorder((0, 0, 0)), Append(2))),
+        # so many wide keys that a kernel may keep them packed
+        SMALL.but(
+            batch=2,
+            d_head=64,
+            d_value=64,
+            steps=(Append(130), ONE, Reorder((1, 0)), ONE),
+            memory=Memory.BUFFER,
+        ),
     ),
     wide=(
         *vary(SMALL.but(steps=BEAMS), **MORE_VARIATIONS),

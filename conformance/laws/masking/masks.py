@@ -36,7 +36,16 @@ from attnspec.conformance.laws.helpers.rows import (
     with_explicit_mask,
 )
 from attnspec.conformance.laws.law import law
-from attnspec.spec import Case, Feature, Mask, MaskKind, MaskPattern, MaskShape
+from attnspec.spec import (
+    Case,
+    Feature,
+    Layout,
+    Layouts,
+    Mask,
+    MaskKind,
+    MaskPattern,
+    MaskShape,
+)
 
 TINIEST = shared.TINIEST.but(mask=Mask())
 SMALL = shared.SMALL.but(mask=HIDDEN)
@@ -59,6 +68,12 @@ BIASES = (
         mask=[
             Mask(kind=MaskKind.FLOAT, pattern=MaskPattern.BIAS, shape=shape) for shape in MaskShape
         ],
+    ),
+    # rows of a mask in memory of which vectors are loaded
+    SMALL.but(
+        keys=67,
+        mask=Mask(kind=MaskKind.FLOAT, pattern=MaskPattern.BIAS, shape=MaskShape.RANK_2),
+        layouts=Layouts(mask=Layout.PADDED_TO_EIGHT),
     ),
 )
 
@@ -288,6 +303,8 @@ def law_a_float_mask_is_added_to_the_scaled_scores(subject: Subject, case: Case)
         SMALL.but(batch=3, seed=2, dtype=F16),
         GROUPED.but(seed=3, dtype=BF16),
         TILES.but(seed=2),
+        # rows of several loads: a mask of all elements and heads, and one of all queries
+        *vary(TILES.but(batch=2, heads=2, kv_heads=2, queries=33, keys=70), seed=(3, 4)),
     ),
     wide=(
         # seven seeds try every shape, the next seven the other kind of mask

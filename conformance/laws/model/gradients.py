@@ -1,5 +1,6 @@
 """Laws of GPT on training: the gradients of a model, and a change of its parameters."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -70,6 +71,11 @@ _PINNED = (
         n_head=1, d_head=3, length=70, n_positions=72, layer_norm_epsilon=0.25,
         initializer_range=0.2, seed=26,
     ),
+    # more tokens than a tile of 128, and ids that occur more often than a tile of 32 holds
+    ModelCase(
+        n_head=1, d_head=3, length=130, n_positions=132, batch=2, layer_norm_epsilon=0.25,
+        initializer_range=0.2, seed=29,
+    ),
     # more blocks than a part of them whose activations are kept
     ModelCase(
         n_layer=9, n_head=1, d_head=3, length=3, layer_norm_epsilon=0.25, initializer_range=0.1,
@@ -136,7 +142,15 @@ def law_gradients_of_padded_rows_are_those_of_each_alone(
     padding = {"attention_mask": inputs.attention_mask, "position_ids": inputs.position_ids}
     shape = (*ids.shape, config.vocab_size)
     cotangent = (normal(case.seed, "cotangent", *shape) * real[..., None]).to(case.dtype)
-    got = _gradients(subject, config, weights, ids, cotangent, **padding)
+    got = _gradients(
+        subject,
+        config,
+        weights,
+        ids,
+        cotangent,
+        attention_mask=inputs.attention_mask,
+        position_ids=inputs.position_ids,
+    )
     allowed = Allowed(config, weights, ids, **padding)
     radii = gradients(
         config,
@@ -170,6 +184,37 @@ def law_gradients_of_padded_rows_are_those_of_each_alone(
         raise NotClaimed(ILL_CONDITIONED)
 
 
+@law("GPT-14", pinned=_PINNED[:4], needs={ModelFeature.BACKWARD}, cost=4.0)
+def law_what_else_is_returned_changes_no_gradient(
+    subject: ModelImplementation, case: ModelCase
+) -> None:
+    """GPT-14: asked for hidden states, or with an empty cache, logits have the same gradients."""
+    inputs = draw(case)
+    config, weights, ids = inputs.config, inputs.state_dict, inputs.input_ids
+    cotangent = normal(case.seed, "cotangent", *ids.shape, config.vocab_size).to(case.dtype)
+    expected = _gradients(subject, config, weights, ids, cotangent)
+    radii, _ = _cached_enclosures(config, weights, ids, cotangent)
+    ways: dict[str, Callable[[Any], Any]] = {}
+    if ModelFeature.HIDDEN_STATES in subject.features:
+        ways["hidden states are asked for"] = lambda model: call(
+            model, ids, output_hidden_states=True
+        )
+    if ModelFeature.CACHE in subject.features:
+        ways["it begins a cache"] = lambda model: call(model, ids, cache=model.empty_cache())
+    if not ways:
+        raise NotClaimed("neither hidden states nor a cache are claimed")
+    for way, make in ways.items():
+        got = _gradients(subject, config, weights, ids, cotangent, make)
+        for name in reversed(expected):
+            check_within(
+                got[name],
+                expected[name],
+                2 * radii[name].radius,
+                what=f"gradient of {name}",
+                message=f"a gradient is another one if {way}",
+            )
+
+
 def _enclosures(
     config: GPT2Config, weights: Weights, input_ids: torch.Tensor, cotangent: torch.Tensor
 ) -> tuple[Gradients, ...]:
@@ -192,16 +237,19 @@ def _gradients(
     weights: Any,
     input_ids: torch.Tensor,
     cotangent: torch.Tensor,
+    make: Callable[[Any], Any] | None = None,
     **options: torch.Tensor,
 ) -> dict[str, torch.Tensor]:
     """Return d(Σ cotangent·logits)/d(parameter), of given tensors or of parameters of their names.
+
+    `make` calls the model, whose result may hold more than the logits.
 
     Raises:
         Violation: if a parameter has no gradient.
     """
     leaves = {name: tensor.detach().clone().requires_grad_() for name, tensor in weights.items()}
     model = build_on(subject, config, leaves)
-    logits = _logits_in_training(model, input_ids, weights, **options)
+    logits = _logits_in_training(model, input_ids, weights, make, **options)
     own = _own_parameters(model, leaves)
     gradients = _of(logits, leaves, cotangent)
     if not gradients and own:
@@ -255,15 +303,22 @@ def law_a_change_of_the_parameters_changes_the_next_logits(
 
 
 def _logits_in_training(
-    model: Any, input_ids: torch.Tensor, like: Weights, **options: torch.Tensor
+    model: Any,
+    input_ids: torch.Tensor,
+    like: Weights,
+    make: Callable[[Any], Any] | None = None,
+    **options: torch.Tensor,
 ) -> torch.Tensor:
-    """Return the logits of a call that records gradients.
+    """Return the logits of a call that records gradients, made by `make` if it is given.
 
     Raises:
         Violation: if they carry none.
     """
     with torch.enable_grad():
-        logits = checked_logits(call(model, input_ids, **options), input_ids, like)
+        result = make(model) if make is not None else call(model, input_ids, **options)
+        if make is not None and isinstance(result, tuple) and result:
+            result = result[0]
+        logits = checked_logits(result, input_ids, like)
     if not logits.requires_grad:
         raise Violation("the logits carry no gradient")
     return logits

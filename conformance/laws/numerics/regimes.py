@@ -19,13 +19,26 @@ from attnspec.conformance.laws.helpers.gradients import (
 from attnspec.conformance.laws.helpers.regimes import pairs_shown
 from attnspec.conformance.laws.helpers.sample import Limits, Sample
 from attnspec.conformance.laws.law import law
-from attnspec.spec import Case, Layout, Layouts, Mask, MaskKind, MaskPattern, MaskShape, Values
+from attnspec.spec import (
+    CallMode,
+    Case,
+    Layout,
+    Layouts,
+    Mask,
+    MaskKind,
+    MaskPattern,
+    MaskShape,
+    Values,
+)
 
 SAMPLE = Limits(numbers=2**18, scores=2**15, rows=32)
 """The sample by which a long call is judged: the bound of a result takes most of the time."""
 
 LAYOUTS = tuple(each for layout in Layout for each in (layout, Layout.EXPANDED))
 """Layouts of the incoming gradient in turn; every second is expanded, as the gradient of a sum."""
+
+KINDS = ("normal", "small", "normal", "spiked")
+"""Kinds of the incoming gradient in turn: that of a mean over many tokens is small."""
 
 MILD = 0.1
 """A scale that spreads the weights of any width."""
@@ -82,6 +95,11 @@ def further_cases(subject: Subject, seed: int, *, backward: bool) -> tuple[Case,
         TILES.but(mask=Mask(pattern=MaskPattern.EMPTY_ROWS, shape=MaskShape.QUERIES)),
         TILES.but(heads=2, kv_heads=2, mask=Mask(shape=MaskShape.KEYS_OF_HEADS)),
         PACKED,
+        PACKED.but(
+            heads=4, layouts=Layouts(key=Layout.PACKED, value=Layout.PACKED), values=Values.NORMAL
+        ),
+        TILES.but(heads=2, kv_heads=2, layouts=Layouts(key=Layout.CACHE, value=Layout.CACHE)),
+        TILES.but(window=(100, 0), mode=CallMode.THREADS),
     ),
     wide=partial(cases_of_design, backward=False),
     large=partial(further_cases, backward=False),
@@ -98,6 +116,8 @@ def law_every_two_regimes_equal_the_definition(subject: Subject, case: Case) -> 
         TILES.but(backward=True),
         TILES.but(backward=True, dtype=F16, queries=257, keys=260, d_head=96, d_value=96),
         PACKED.but(backward=True, dtype=F16, queries=300, keys=300),
+        TILES.but(backward=True, dtype=BF16, seed=len(LAYOUTS) * KINDS.index("small")),
+        TILES.but(backward=True, mode=CallMode.DETERMINISTIC),
     ),
     wide=partial(cases_of_design, backward=True),
     large=partial(further_cases, backward=True),
@@ -153,8 +173,9 @@ def _check_gradients(subject: Subject, case: Case, call: Call, sample: Sample) -
     Returns:
         True if a wrong gradient of each operand would exceed its bound.
     """
-    grad = sample.incoming(incoming_gradient(case))
-    grad = lay_out(grad, LAYOUTS[case.seed % len(LAYOUTS)])
+    turn, layout = divmod(case.seed, len(LAYOUTS))
+    grad = sample.incoming(incoming_gradient(case, KINDS[turn % len(KINDS)]))
+    grad = lay_out(grad, LAYOUTS[layout])
     _, gradients = subject.differentiate(call, grad)
     expected = sample.check_gradients(subject, gradients, grad)
     gradients_are_evidence = (

@@ -12,7 +12,7 @@ from attnspec.conformance.attention.oracle_gradients import ExpectedGradients
 from attnspec.conformance.attention.subject import WRT, Recorded, Subject
 from attnspec.conformance.comparison.close import check_close
 from attnspec.conformance.comparison.violation import NotClaimed, Raised, Violation
-from attnspec.conformance.laws.helpers.calls import require_evidence
+from attnspec.conformance.laws.helpers.calls import new_contents, require_evidence
 from attnspec.conformance.laws.helpers.cases import BF16, BIAS, F32, HIDING, SMALL, TINIEST
 from attnspec.conformance.laws.helpers.gradients import (
     AXES,
@@ -23,7 +23,7 @@ from attnspec.conformance.laws.helpers.gradients import (
     require_gradient,
 )
 from attnspec.conformance.laws.law import law
-from attnspec.spec import Case, Mask, Profile, RoundingLevel
+from attnspec.spec import Case, Mask, Profile, RoundingLevel, Values
 
 
 @law(
@@ -38,13 +38,32 @@ from attnspec.spec import Case, Mask, Profile, RoundingLevel
         TINIEST.but(alibi=True),
         TINIEST.but(window=(1, 0), queries=3),
         TINIEST.but(heads=2),
+        TINIEST.but(keys=70),
+        # so many keys that a sum in 16 bits stops growing
+        TINIEST.but(keys=2100, values=Values.POSITIVE),
     ),
     cost=8,
 )
 def law_autocast_lowers_the_precision_and_nothing_else(subject: Subject, case: Case) -> None:
-    """TEN-19: under autocast the result is that of the arguments, as they are or cast."""
-    call = subject.draw(case)
-    out = _run_under_autocast(subject, call)
+    """TEN-19: under autocast the result is that of the arguments, as they are or cast.
+
+    While autocast is on, the keys are overwritten: a cast may be kept for the numbers of a call.
+    """
+    call, changed = subject.draw(case), subject.draw(case)
+    changed.key.copy_(new_contents(case, "key", changed.key))
+    in_place = call.but(key=call.key.clone())
+    outs = []
+    with torch.autocast(call.query.device.type, dtype=BF16):
+        for numbers in (call, changed):
+            in_place.key.copy_(numbers.key)
+            outs.append(_run_under_autocast(subject, in_place))
+    for numbers, out in zip((call, changed), outs, strict=True):
+        _check_under_autocast(subject, numbers, out)
+
+
+def _check_under_autocast(subject: Subject, call: Call, out: torch.Tensor) -> None:
+    """Compare the output of a call under autocast with those of the calls that it may make."""
+    subject.last_call = call
     expected = [subject.oracle(cast, at_level_eager(subject)) for cast in casts(call, BF16)]
     # in the last one all arguments are cast: the usual one, and the one that a failure shows
     require_evidence(call.but(value=call.value.to(BF16)), expected[-1])

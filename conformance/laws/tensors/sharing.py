@@ -38,6 +38,8 @@ SHARING = tuple(
         GROUPED,
         SQUARE.but(softcap=1.0, window=(2, 1)),
         SMALL.but(d_head=24, d_value=16, is_causal=False),
+        # the keys and values of latent attention, in several tiles
+        SMALL.but(d_head=72, d_value=64, heads=4, kv_heads=1, queries=2, keys=150, is_causal=False),
     ),
     cost=6,
 )

@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from attnspec.conformance.mutants.bases.dense import Dense
+from attnspec.conformance.mutants.bases.dense import Dense, DenseWithArguments
 from attnspec.conformance.mutants.bases.tiled import Tiled
 from attnspec.conformance.mutants.planting import mistake
 from attnspec.spec import Float64Precision
@@ -236,3 +236,20 @@ class CachedByShape(Dense):
         if self.kept is None or self.kept[0] != shape:
             self.kept = shape, super().finish(out, value)
         return self.kept[1].clone()
+
+
+@mistake(
+    "own-tile-of-zeros",
+    "a tile of 64 keys that are zero is left out as absent",
+    killed_by="keys-of-zeros-are-keys",
+)
+class TileOfZeros(DenseWithArguments):
+    def hide(self, scores: torch.Tensor, visible: torch.Tensor) -> torch.Tensor:
+        key = self.call["key"]
+        is_zero = (key == 0).all(-1)
+        tiles = is_zero.unfold(-1, 64, 64).all(-1) if key.shape[2] >= 64 else is_zero[..., :0]
+        absent = torch.zeros_like(is_zero)
+        absent[..., : 64 * tiles.shape[-1]] = tiles.repeat_interleave(64, -1)
+        absent = absent & ~absent.all(-1, keepdim=True)
+        absent = absent.repeat_interleave(scores.shape[1] // key.shape[1], 1)
+        return super().hide(scores, visible & ~absent[:, :, None])

@@ -94,6 +94,21 @@ class BatchReadAsHeads(Dense):
 
 
 @mistake(
+    "own-pitch-of-a-shared-mask",
+    "with 64 keys or more, a mask of one element and one head hides keys of the first element only",
+    killed_by="masks-broadcast",
+)
+class PitchOfASharedMask(Dense):
+    def mask(self, attn_mask: torch.Tensor | None, is_causal: bool, scores: torch.Tensor) -> Hidden:
+        visible, bias = super().mask(attn_mask, is_causal, scores)
+        is_one = attn_mask is not None and attn_mask.dim() == 4 and attn_mask.shape[:2] == (1, 1)
+        if is_one and scores.shape[-1] >= 64:
+            later = torch.arange(len(scores))[:, None, None, None] > 0
+            visible = visible | later
+        return visible, bias
+
+
+@mistake(
     "own-rank-3-as-batch",
     "mask of rank 3 laid along the batch",
     killed_by="masks-broadcast",
@@ -175,3 +190,24 @@ plant_dense(
     MaskReadAsLength(0),
     killed_by="padding-equals-a-shorter-sequence",
 )
+
+
+@mistake(
+    "own-mask-in-eights",
+    "rows of a float mask that are padded to a multiple of 8 are read with their padding",
+    killed_by="a-float-mask-is-added-to-the-scaled-scores",
+)
+class MaskInEights(Dense):
+    def mask(self, attn_mask: torch.Tensor | None, is_causal: bool, scores: torch.Tensor) -> Hidden:
+        visible, bias = super().mask(attn_mask, is_causal, scores)
+        if attn_mask is None or attn_mask.dtype == torch.bool or attn_mask.dim() < 2:
+            return visible, bias
+        pitch, keys = attn_mask.stride(-2), attn_mask.shape[-1]
+        reads_beyond = attn_mask.shape[-2] > 1 and pitch % 8 == 0 and keys < pitch < keys + 8
+        if bias is None or not reads_beyond or keys < 64:
+            return visible, bias
+        # what lies behind the last key of a row is added to the score of the last key
+        beyond = attn_mask.as_strided((1,), (1,), attn_mask.storage_offset() + keys)
+        bias = bias.clone()
+        bias[..., -1] += beyond.to(bias)
+        return visible, bias

@@ -484,3 +484,32 @@ class BackwardWithoutPadding(_KeepsPadding):
             return out
         other = super().attend(query, key, value, self.causal(0, key.shape[2]))
         return out.detach() + other - other.detach()
+
+
+@model_mistake(
+    "own-states-detached",
+    "if hidden states are asked for, each block reads a detached copy of the last one's",
+    killed_by="what-else-is-returned-changes-no-gradient",
+)
+class StatesDetached(CompactGPT2):
+    def __call__(self, input_ids: torch.Tensor, *rest: Any, **options: Any) -> Any:
+        self.detaches = bool(options.get("output_hidden_states"))
+        return super().__call__(input_ids, *rest, **options)
+
+    def block(self, x: torch.Tensor, *rest: Any) -> Any:
+        return super().block(x.detach() if self.detaches else x, *rest)
+
+
+@model_mistake(
+    "own-cache-detached",
+    "with a cache, no gradient flows through attention",
+    killed_by="what-else-is-returned-changes-no-gradient",
+)
+class CacheDetached(CompactGPT2):
+    def past(self, cache: Any) -> int:
+        self.detaches = cache is not None
+        return super().past(cache)
+
+    def attention(self, *inputs: Any) -> Any:
+        mixed, kept = super().attention(*inputs)
+        return (mixed.detach() if self.detaches else mixed), kept

@@ -78,6 +78,39 @@ class WithoutBias(Dense):
 
 
 @mistake(
+    "own-autocast-sum",
+    "under autocast the sum of a row is one of bfloat16, which stops growing at 256",
+    killed_by="autocast-lowers-the-precision-and-nothing-else",
+)
+class SumUnderAutocast(Dense):
+    def mix(self, weights: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        out = super().mix(weights, value)
+        if not torch.is_autocast_enabled(weights.device.type) or weights.shape[-1] <= 256:
+            return out
+        # as many keys count as the sum holds
+        count = (1 / weights.square().sum(-1, keepdim=True)).clamp(min=256)
+        return out * count / 256
+
+
+@mistake(
+    "own-autocast-copy",
+    "while autocast is on, 64 keys or more are cast once and kept by their address",
+    killed_by="autocast-lowers-the-precision-and-nothing-else",
+)
+class CopyUnderAutocast(Dense):
+    def __init__(self) -> None:
+        self.copies: dict[Any, torch.Tensor] = {}
+
+    def __call__(self, query: torch.Tensor, key: torch.Tensor, *rest: Any, **options: Any) -> Any:
+        if not torch.is_autocast_enabled(key.device.type):
+            self.copies = {}
+        elif key.shape[2] >= 64:
+            name = key.data_ptr(), key.shape
+            key = self.copies.setdefault(name, key.bfloat16().to(key.dtype))
+        return super().__call__(query, key, *rest, **options)
+
+
+@mistake(
     "own-autocast-gradient-without-scale",
     "under autocast the gradient of the queries is not multiplied by the scale",
     killed_by="autocast-lowers-the-precision-of-gradients-and-nothing-else",

@@ -1,5 +1,6 @@
 """Mutants of TEN: a call uses a value of another call."""
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -212,6 +213,18 @@ class OneScratch(Dense):
 
 
 @mistake(
+    "own-room-of-a-thread",
+    "threads that an application starts have room for 256 keys, and leave out further ones",
+    killed_by="concurrent-calls-are-independent",
+)
+class RoomOfAThread(Dense):
+    def hide(self, scores: torch.Tensor, visible: torch.Tensor) -> torch.Tensor:
+        if threading.current_thread() is not threading.main_thread():
+            visible = visible & (torch.arange(scores.shape[-1]) < 256)
+        return super().hide(scores, visible)
+
+
+@mistake(
     "own-scale-of-a-refused-call",
     "a scale is kept until the call returns: one that raises leaves its own to the next call",
     killed_by="a-refused-call-leaves-no-trace",
@@ -278,3 +291,21 @@ plant_dense(
     LongestWorkspace(),
     killed_by="calls-of-other-sizes-in-between-change-nothing",
 )
+
+
+@mistake(
+    "own-tiles-of-a-mask",
+    "the tiles of a large bool mask that hold a readable key are kept by the address of the mask",
+    killed_by="a-changed-argument-changes-the-result",
+)
+class TilesOfAMask(Dense):
+    def __init__(self) -> None:
+        self.kept: dict[Any, torch.Tensor] = {}
+
+    def polarity(self, attn_mask: torch.Tensor) -> torch.Tensor:
+        if min(attn_mask.shape[-2:]) < 256:
+            return attn_mask
+        if len(self.kept) > CACHE_SIZE:
+            self.kept.clear()
+        name = attn_mask.data_ptr(), attn_mask.shape
+        return self.kept.setdefault(name, attn_mask.clone())
