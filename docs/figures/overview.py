@@ -53,4 +53,5 @@ axes.text(9.0, 8.5, f"× {config.n_layer}", va="center", fontsize=11)
 # The token is appended, and the model runs again.
 axes.plot([4, 4, 10.6, 10.6], [0.97, 0.3, 0.3, 13.5], color=INK, lw=1.1)
 arrow(axes, (10.6, 13.5), (6.75, 13.5))
-axes.text(4.6, 0.45, "append it, and again: 12", fontsize=8)
+axes.text(0.1, 0.45, "12", fontsize=8, color=BLUE, weight="bold")
+axes.text(4.6, 0.45, "append it, and again", fontsize=8)
