@@ -33,20 +33,34 @@ def mutants(
         Path | None,
         typer.Option(help="Write the scores to this page of Markdown."),
     ] = None,
+    update: Annotated[
+        Path | None,
+        typer.Option(help="A stored matrix: try what has changed since, and keep its other rows."),
+    ] = None,
 ) -> None:
     """Try every law on every planted bug, and print which laws see which.
 
     Exit status 0: every mutant is killed, and by the law that it names; 1: some is not; 2: usage.
 
     For example, attnspec mutants MSK, or attnspec mutants --part 2/7
+
+    After a change, attnspec mutants --update kills.jsonl --report kills.jsonl
     """
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # one thread per worker
-    from attnspec.conformance.evidence.mutation.kill_matrix import matrix_of
+    from attnspec.conformance.evidence.mutation.kill_matrix import KillMatrix, matrix_of, updated
     from attnspec.conformance.evidence.mutation.kills import select_mutants
     from attnspec.conformance.report.run import begun
 
+    stored = None
     try:
+        if update is not None:
+            if pattern or part != "1/1":
+                raise ValueError("--update takes no pattern and no part")
+            stored = KillMatrix.read(update)
         select_mutants(pattern, part)
+    except OSError as error:
+        typer.echo(f"attnspec: {update}: {error.strerror}", err=True)
+        raise typer.Exit(USAGE) from None
     except ValueError as error:
         typer.echo(f"attnspec: {error}", err=True)
         raise typer.Exit(USAGE) from None
@@ -63,6 +77,8 @@ def mutants(
     arguments += ["--disable-warnings", "--dist=load", "--maxschedchunk=1"]
     arguments += ["--max-worker-restart=1000000", "--timeout-method=thread"]
     arguments += [f"--attnspec-mutant={pattern}", f"--attnspec-part={part}"]
+    if update is not None:
+        arguments.append(f"--attnspec-update={update.resolve()}")
     arguments += ["-n", str(workers), f"--timeout={timeout}"]
     collector = _Collector()
     run, started = begun(device="cpu", effort="standard", seed=0), time.perf_counter()
@@ -73,9 +89,12 @@ def mutants(
         status = pytest.main(arguments, plugins=[collector])
     ended = "complete" if status in (0, SURVIVED) else "interrupted"
     run = dataclasses.replace(run, seconds=time.perf_counter() - started, ended=ended)
-    if collector.kills:
+    if collector.kills or stored is not None:
         is_whole = not pattern and part == "1/1" and run.is_complete
-        _tell(matrix_of(run, collector.kills), report, page, is_whole)
+        matrix = (
+            updated(stored, run, collector.kills) if stored else matrix_of(run, collector.kills)
+        )
+        _tell(matrix, report, page, is_whole)
     raise typer.Exit(int(status) if status in (0, SURVIVED) else USAGE)
 
 

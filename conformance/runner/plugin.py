@@ -33,6 +33,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--attnspec-plan", default=None, metavar="FILE", help="shared by workers")
     group.addoption("--attnspec-mutant", default="", help="only ids that contain this")
     group.addoption("--attnspec-part", default="1/1", help="2/7 is the second of seven parts")
+    group.addoption("--attnspec-update", default="", help="only mutants that changed since")
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -3,11 +3,14 @@
 import gc
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
 
+from attnspec.conformance.evidence.mutation.kill_matrix import KillMatrix
 from attnspec.conformance.evidence.mutation.kills import false_alarms, kills, select_mutants
+from attnspec.conformance.evidence.mutation.sources import correct_are_current
 from attnspec.conformance.isolation.memory import limit_memory, memory_per_worker
 from attnspec.conformance.mutants.bases.dense import Dense, dense
 from attnspec.conformance.mutants.bases.tiled import Tiled
@@ -21,11 +24,14 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Make one item per mutant and, if all mutants are tried, one per correct implementation."""
     pattern = metafunc.config.getoption("--attnspec-mutant")
     part = metafunc.config.getoption("--attnspec-part")
+    update = metafunc.config.getoption("--attnspec-update")
+    stored = KillMatrix.read(Path(update)).sources if update else None
     if "mutant" in metafunc.fixturenames:
-        mutants = select_mutants(pattern, part)
+        mutants = select_mutants(pattern, part, stored)
         metafunc.parametrize("mutant", [pytest.param(mutant, id=mutant.id) for mutant in mutants])
     else:
-        names = correct() if not pattern and part == "1/1" else {}
+        is_whole = not pattern and part == "1/1"
+        names = correct() if is_whole and not (stored and correct_are_current(stored)) else {}
         metafunc.parametrize("name", list(names))
 
 

@@ -13,9 +13,14 @@ from rich.table import Table
 
 from attnspec.conformance.evidence.mutation.isolation import isolation
 from attnspec.conformance.evidence.mutation.kills import CORRECT, Kills
-from attnspec.conformance.evidence.mutation.sources import source_digests
+from attnspec.conformance.evidence.mutation.sources import (
+    correct_are_current,
+    is_current,
+    source_digests,
+)
 from attnspec.conformance.report.markdown_table import markdown
 from attnspec.conformance.report.run import Run
+from attnspec.conformance.subjects.kinds import SubjectKind
 
 KILLED, SURVIVED, SILENT = "K", ".", "-"
 """Letters of a stored matrix for the pinned cases of a law on a mutant."""
@@ -184,7 +189,8 @@ def page(matrix: KillMatrix, planted: int) -> str:
     """
     tried = len(matrix.mutants)
     lines = [] if tried == planted else [f"**Only {tried} of {planted} mutants were tried.**", ""]
-    lines += [f"{matrix.run.summary}, by `attnspec mutants`.", ""]
+    remarks_of_run = "".join(f"; {remark}" for remark in matrix.run.remarks)
+    lines += [f"{matrix.run.summary}, by `attnspec mutants`{remarks_of_run}.", ""]
     for table in tables(matrix):
         lines += [f"**{table.title}**", "", markdown(table), ""]
     lines += [*(f"- {line}" for line in remarks(matrix, is_whole=tried == planted)), ""]
@@ -228,6 +234,32 @@ def _table(title: str, *headings: str) -> Table:
 def _share(count: int, of: int) -> str:
     """Return a count with its total and percentage."""
     return f"{count} of {of} ({count / of:.0%})" if of else "none"
+
+
+def updated(stored: KillMatrix, run: Run, results: Sequence[Kills]) -> KillMatrix:
+    """Return a stored matrix with new results in place of those that are no longer current.
+
+    Args:
+        stored: the matrix of an earlier run.
+        run: the run that tried what has changed since.
+        results: the results of that run.
+    """
+    from attnspec.conformance import mutants
+
+    new, catalogue = {result.mutant for result in results}, mutants.load()
+
+    def is_kept(result: Kills) -> bool:
+        if result.mutant in new:
+            return False
+        if result.kind == CORRECT:
+            return correct_are_current(stored.sources)
+        kind = SubjectKind(result.kind)
+        return result.mutant in catalogue and is_current(result.mutant, kind, stored.sources)
+
+    kept = list(filter(is_kept, stored.results))
+    remark = f"{len(kept)} rows of {len(kept) + len(new)} are of {stored.run.date[:10]} or earlier"
+    run = dataclasses.replace(run, remarks=(*run.remarks, remark))
+    return matrix_of(run, [*kept, *results])
 
 
 def matrix_of(run: Run, results: Sequence[Kills]) -> KillMatrix:

@@ -3,7 +3,7 @@
 import dataclasses
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +18,7 @@ from attnspec.conformance.diagnosis.likeness.models import likely_model_mutants
 from attnspec.conformance.diagnosis.likeness.outputs import OutputCache
 from attnspec.conformance.diagnosis.stages.search import first_divergence
 from attnspec.conformance.evidence.mutation.baselines import BASELINES
+from attnspec.conformance.evidence.mutation.sources import is_current
 from attnspec.conformance.isolation.state import restored_state
 from attnspec.conformance.laws.law import Law
 from attnspec.conformance.mutants.registry import Mutant
@@ -116,12 +117,16 @@ def kind_of(mutant: Mutant) -> SubjectKind:
     return KINDS[type(mutant.subject)]
 
 
-def select_mutants(pattern: str = "", part: str = "1/1") -> list[Mutant]:
+def select_mutants(
+    pattern: str = "", part: str = "1/1", stored: Mapping[str, str] | None = None
+) -> list[Mutant]:
     """Return the mutants of the catalogue that a run tries.
 
     Args:
         pattern: a part of an id; an empty pattern selects all.
         part: "2/7" for the second of seven parts, dealt out one by one.
+        stored: the digests of sources of a stored run: mutants whose results in it are current are
+            left out. None leaves none out.
 
     Raises:
         ValueError: if the part does not exist, or no id contains the pattern.
@@ -132,6 +137,8 @@ def select_mutants(pattern: str = "", part: str = "1/1") -> list[Mutant]:
     matches = [mutant for mutant in mutants.load().values() if pattern.lower() in mutant.id.lower()]
     if not matches:
         raise ValueError(f"no mutant has {pattern!r} in its id")
+    if stored is not None:
+        matches = [each for each in matches if not is_current(each.id, kind_of(each), stored)]
     return matches[int(number) - 1 :: int(of)]
 
 

@@ -1,10 +1,17 @@
 """Digests of the sources of laws and mutants, by which a stored kill matrix is known to be old."""
 
 import ast
+import functools
 import hashlib
+import sys
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from attnspec.conformance import laws, mutants
+from attnspec.conformance.subjects.kinds import SubjectKind
+
+_ROOT = Path(str(laws.__file__)).parents[1]
+"""The folder of the packages of laws and mutants."""
 
 
 def source_digests() -> dict[str, str]:
@@ -30,6 +37,115 @@ def changed_since(stored: dict[str, str]) -> list[str]:
     return sorted(
         path for path in stored.keys() | current.keys() if stored.get(path) != current.get(path)
     )
+
+
+def is_current(mutant: str, kind: SubjectKind, stored: Mapping[str, str]) -> bool:
+    """Return whether nothing has changed on which the results of a mutant depend.
+
+    These are the files of the laws of its kind, the files that name the mutant, and the files of
+    laws and mutants that any of them imports.
+
+    Args:
+        mutant: its id.
+        kind: the kind of laws that apply to it.
+        stored: the digests of the run that gave the results.
+    """
+    return _are_as_stored(_files_of_laws(kind) | _files_of_mutant(mutant), stored)
+
+
+def correct_are_current(stored: Mapping[str, str]) -> bool:
+    """Return whether nothing has changed on which the results of correct implementations depend.
+
+    Args:
+        stored: the digests of the run that gave the results.
+    """
+    bases = {path for path in _current_digests() if path.startswith("mutants/bases/")}
+    files = _files_of_laws(SubjectKind.ATTENTION)
+    files |= _with_imports({"mutants/equivalent.py", *bases})
+    return _are_as_stored(files, stored)
+
+
+def _are_as_stored(files: Iterable[str], stored: Mapping[str, str]) -> bool:
+    current = _current_digests()
+    return all(stored.get(path) == current[path] for path in files)
+
+
+@functools.cache
+def _current_digests() -> dict[str, str]:
+    return source_digests()
+
+
+@functools.cache
+def _files_of_laws(kind: SubjectKind) -> frozenset[str]:
+    modules = {law.check.__module__ for law in laws.load().values() if law.judges is kind}
+    return _with_imports(_path(module) for module in modules)
+
+
+@functools.cache
+def _files_of_mutant(mutant: str) -> frozenset[str]:
+    naming = {path for path, names in _texts().items() if mutant in names}
+    # an id that is put together stands in no file: it may be of any
+    return _with_imports(naming or _texts())
+
+
+@functools.cache
+def _texts() -> dict[str, frozenset[str]]:
+    """Return the strings of each file of mutants."""
+    return {
+        path: frozenset(
+            node.value
+            for node in ast.walk(_tree(path))
+            if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        )
+        for path in _current_digests()
+        if path.startswith("mutants/")
+    }
+
+
+def _with_imports(paths: Iterable[str]) -> frozenset[str]:
+    """Return paths and those of all laws and mutants that they import."""
+    found: set[str] = set()
+    waiting = list(paths)
+    while waiting:
+        path = waiting.pop()
+        if path not in found:
+            found.add(path)
+            waiting += _imported(path)
+    return frozenset(found)
+
+
+@functools.cache
+def _imported(path: str) -> tuple[str, ...]:
+    """Return the paths of the laws and mutants that one file imports."""
+    return tuple(
+        _path(module)
+        for node in ast.walk(_tree(path))
+        for module in _modules(node)
+        if module.startswith((f"{laws.__name__}.", f"{mutants.__name__}."))
+    )
+
+
+def _modules(node: ast.AST) -> Iterator[str]:
+    """Yield the dotted names of the modules that a statement imports."""
+    if isinstance(node, ast.Import):
+        yield from (alias.name for alias in node.names)
+    elif isinstance(node, ast.ImportFrom) and node.module is not None:
+        yield node.module
+        names = (f"{node.module}.{alias.name}" for alias in node.names)
+        yield from (name for name in names if name in sys.modules)
+
+
+def _path(module: str) -> str:
+    """Return the path of a module of laws or mutants: `laws/masking/causal.py`."""
+    return _relative(Path(str(sys.modules[module].__file__)))
+
+
+def _relative(path: Path) -> str:
+    return path.relative_to(_ROOT).as_posix()
+
+
+def _tree(path: str) -> ast.Module:
+    return ast.parse((_ROOT / path).read_text(encoding="utf-8"))
 
 
 def _digest(source: str) -> str:

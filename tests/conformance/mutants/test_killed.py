@@ -1,16 +1,23 @@
 """Each mutant is killed by the law that it names, and each law kills: live and as stored."""
 
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from attnspec.conformance import laws, mutants
 from attnspec.conformance.attention.subject import Subject
+from attnspec.conformance.cli.app import app
 from attnspec.conformance.comparison.violation import NotAvailable, NotClaimed, Raised, Violation
-from attnspec.conformance.evidence.mutation.kill_matrix import KillMatrix
-from attnspec.conformance.evidence.mutation.kills import subject_of
-from attnspec.conformance.evidence.mutation.sources import changed_since, source_digests
+from attnspec.conformance.evidence.mutation.kill_matrix import KillMatrix, updated
+from attnspec.conformance.evidence.mutation.kills import select_mutants, subject_of
+from attnspec.conformance.evidence.mutation.sources import (
+    changed_since,
+    correct_are_current,
+    source_digests,
+)
 from attnspec.conformance.operators.subject import OperatorSubject
 
 LAWS, MUTANTS = laws.load(), mutants.load()
@@ -85,3 +92,65 @@ def test_a_changed_a_new_and_a_removed_file_make_a_matrix_old():
     assert changed_since(current | {path: "other"}) == [path]
     assert changed_since(current | {"laws/gone.py": "x"}) == ["laws/gone.py"]
     assert changed_since({name: d for name, d in current.items() if name != path}) == [path]
+
+
+class TestUpdate:
+    """Only mutants whose laws, or whose own files, have changed are tried again."""
+
+    def test_nothing_is_tried_again_while_nothing_has_changed(self):
+        assert select_mutants(stored=source_digests()) == []
+        assert correct_are_current(source_digests())
+
+    @pytest.mark.parametrize(
+        ("path", "inside", "outside"),
+        [
+            ("laws/rms_norm/definition.py", "own-rms-epsilon-outside", "own-rotary-linear-times"),
+            ("laws/helpers/calls.py", "own-causal-strict", "own-rms-epsilon-outside"),
+            ("mutants/bases/rms_norm.py", "own-rms-epsilon-outside", "own-causal-strict"),
+            ("mutants/masking/causal.py", "own-causal-strict", "own-dropout-not-scaled"),
+        ],
+    )
+    def test_a_change_concerns_the_mutants_of_its_laws_and_those_that_use_it(
+        self, path, inside, outside
+    ):
+        stored = source_digests()
+        assert path in stored
+        assert {inside, outside} <= set(MUTANTS)
+        ids = {mutant.id for mutant in select_mutants(stored=stored | {path: "other"})}
+        assert inside in ids
+        assert outside not in ids
+
+    def test_an_id_that_stands_in_no_file_depends_on_all(self):
+        stored = source_digests() | {"mutants/masking/causal.py": "other"}
+        ids = {mutant.id for mutant in select_mutants(stored=stored)}
+        assert "own-sinks-as-contiguous" in ids
+
+    def test_rows_are_replaced_kept_and_dropped(self, matrix):
+        first, second = matrix.of("rms_norm")[:2]
+        gone = replace(first, mutant="own-gone")
+        old = replace(matrix, results=(first, second, gone), sources=source_digests())
+        retried = replace(second, seconds=99.0)
+        new = updated(old, matrix.run, [retried])
+        assert new.results == tuple(sorted((first, retried), key=lambda result: result.mutant))
+        assert new.run.remarks[-1].startswith("1 rows of 2 are of 20")
+
+    def test_rows_that_are_not_current_are_never_kept(self, matrix):
+        path = "laws/rms_norm/definition.py"
+        old = replace(
+            matrix,
+            results=tuple(matrix.of("rms_norm")),
+            sources=source_digests() | {path: "other"},
+        )
+        assert updated(old, matrix.run, []).results == ()
+
+    @pytest.mark.parametrize(
+        ("arguments", "message"),
+        [
+            (["MSK", "--update", str(STORED)], "--update takes no pattern and no part"),
+            (["--update", "/nowhere/kills.jsonl"], "/nowhere/kills.jsonl: No such file"),
+        ],
+    )
+    def test_what_cannot_be_updated_is_refused(self, arguments, message):
+        done = CliRunner().invoke(app, ["mutants", *arguments])
+        assert done.exit_code == 2
+        assert message in done.output
