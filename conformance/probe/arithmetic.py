@@ -53,6 +53,9 @@ HARD_INPUTS = (
 LARGE_BIAS = 48.0
 """A bias common to all keys, which leaves the softmax unchanged."""
 
+LARGE_VALUE = 48.0
+"""A number common to all values, which leaves the gradients of queries and keys unchanged."""
+
 KEY_UNITS = 42
 """Keys of equal rounding error, in length units: the one weight of 1 beside them is small."""
 
@@ -267,6 +270,26 @@ def _hard_gradients(
             results, _ = gradients(harness, call, grad_out)
             if results:
                 yield call, grad_out, results
+        call = _offset_values(harness, dtype)
+        grad_out = incoming(call)
+        results, _ = gradients(harness, call, grad_out)
+        if results:
+            yield call, grad_out, results
+
+
+def _offset_values(harness: Harness, dtype: torch.dtype) -> Call:
+    """Return a call whose gradients of weights are large and nearly the same for all keys.
+
+    If they are rounded to a narrow type, the error exceeds that allowed for any other step of the
+    backward pass. Weights are equal and keys come in pairs of opposite sign, so that an error
+    common to a row, as that of its mean gradient, has no effect.
+    """
+    call = harness.draw(dtype=dtype)
+    key = call.key.clone()
+    pairs = key.shape[2] // 2
+    key[:, :, pairs : 2 * pairs] = -key[:, :, :pairs]
+    key[:, :, 2 * pairs :] = 0
+    return call.but(query=torch.zeros_like(call.query), key=key, value=call.value + LARGE_VALUE)
 
 
 def _exceedances(

@@ -11,6 +11,7 @@ from attnspec.conformance.attention.subject import Subject
 from attnspec.conformance.mutants.attention_options.softcap import CapAfterBias
 from attnspec.conformance.mutants.bases.dense import Dense, dense
 from attnspec.conformance.mutants.numerics.bound import ScoresIn16Bits
+from attnspec.conformance.probe.arithmetic import rounding
 from attnspec.conformance.probe.declaration import conflicts, declaration
 from attnspec.conformance.probe.experiment import UNKNOWN
 from attnspec.conformance.probe.following import experiment_on
@@ -443,8 +444,10 @@ def test_a_kernel_with_blocks_is_called_with_multiples_of_its_blocks():
 def test_levels_of_rounding_are_distinguished():
     class RowSum(Dense):
         def softmax(self, scores, visible):
-            weights = torch.exp(scores - scores.amax(-1, keepdim=True)).to(self.stored)
-            return weights.float() / weights.float().sum(-1, keepdim=True)
+            exact = torch.exp(scores - scores.amax(-1, keepdim=True))
+            # gradients pass unrounded, as those of a kernel that recomputes the weights
+            weights = exact + (exact.to(self.stored).float() - exact).detach()
+            return weights / weights.sum(-1, keepdim=True)
 
         def __call__(self, query, key, value, attn_mask=None):
             self.stored = value.dtype
@@ -452,8 +455,22 @@ def test_levels_of_rounding_are_distinguished():
 
     assert findings_of(Dense(), "rounding")["rounding"].answer == RoundingLevel.FUSED
     findings = probe(RowSum(), dtypes=(torch.bfloat16,))
-    (rounding,) = (finding for finding in findings if finding.question == "rounding")
-    assert rounding.answer == RoundingLevel.ROWSUM
+    (found,) = (finding for finding in findings if finding.question == "rounding")
+    assert found.answer == RoundingLevel.ROWSUM
+
+
+def test_gradients_that_are_rounded_while_the_output_is_not_are_found():
+    def attention(query, key, value, scale=None):
+        scale = query.shape[-1] ** -0.5 if scale is None else scale
+        scores = query.float() @ key.float().mT * scale
+        # torch computes the gradient of the weights in 16 bits, in which they are multiplied
+        return scores.softmax(-1).to(value.dtype) @ value
+
+    for dtype in (torch.float16, torch.bfloat16):
+        harness = harness_of(attention, (dtype,), "cpu")
+        assert rounding(harness).answer == RoundingLevel.EAGER
+        without_gradients = harness_of(torch.no_grad()(attention), (dtype,), "cpu")
+        assert rounding(without_gradients).answer == RoundingLevel.FUSED
 
 
 class InFloat32(Dense):
