@@ -121,7 +121,7 @@ def test_a_bug_in_16_bits_alone_is_named_with_its_types(tmp_path):
     lines = of_attention(
         tmp_path, wrong.replace("import torch\n", "import torch\nNARROW = 0\n"), "narrow"
     )
-    assert lines[1] == "experiments show: wrong in the plainest call: float16, bfloat16"
+    assert lines[1].startswith("experiments show: wrong in the plainest call: float16, bfloat16;")
     assert lines[2].startswith("float64 is accepted with float32 accuracy")
     (verdict,) = (line for line in lines if "NOT conforming" in line)
     assert "only: the same cases pass in float32" in verdict

@@ -14,7 +14,7 @@ from attnspec.conformance.mutants.numerics.bound import ScoresIn16Bits
 from attnspec.conformance.probe.arithmetic import rounding
 from attnspec.conformance.probe.declaration import conflicts, declaration
 from attnspec.conformance.probe.experiment import UNKNOWN
-from attnspec.conformance.probe.following import experiment_on
+from attnspec.conformance.probe.following import UNKNOWN_ROUNDING, experiment_on
 from attnspec.conformance.probe.probe import (
     EXPERIMENTS,
     experiments,
@@ -399,7 +399,8 @@ def test_calls_that_are_causal_without_the_flag_are_named_and_no_rounding_is():
     assert deviation.startswith("a query reads no later key, although is_causal is not set: float6")
     assert findings["rounding"].answer == UNKNOWN
     found = experiment_on(dense("causal", attention), "cpu")
-    assert (found.answers, found.deviations) == ({}, [deviation])
+    assert found.answers == {"rounding": RoundingLevel.EAGER}
+    assert found.deviations == [deviation + UNKNOWN_ROUNDING]
 
 
 def test_an_ignored_option_is_a_deviation():
@@ -471,6 +472,18 @@ def test_gradients_that_are_rounded_while_the_output_is_not_are_found():
         assert rounding(harness).answer == RoundingLevel.EAGER
         without_gradients = harness_of(torch.no_grad()(attention), (dtype,), "cpu")
         assert rounding(without_gradients).answer == RoundingLevel.FUSED
+
+
+def test_a_function_that_is_wrong_in_some_types_is_held_to_the_widest_rounding():
+    def attention(query, key, value, scale=None):
+        narrow = query.element_size() == 2 and scale is None
+        scale = query.shape[-1] ** (-1 if narrow else -0.5) if scale is None else scale
+        return (query @ key.mT * scale).softmax(-1) @ value
+
+    found = experiment_on(dense("narrow", attention), "cpu")
+    assert found.answers["rounding"] is RoundingLevel.EAGER
+    wrong = "wrong in the plainest call: float16, bfloat16"
+    assert found.deviations == [wrong + UNKNOWN_ROUNDING]
 
 
 class InFloat32(Dense):
