@@ -22,11 +22,14 @@ def pytest_report_header() -> str:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what other days try of the parameters of tests marked `rotating`."""
+    """Leave out what other days try of the tests marked `rotating`.
+
+    Of a function these are its parameters; of a class or a module all its tests.
+    """
     parameters = defaultdict(list)
     for item in items:
-        if mark := item.get_closest_marker("rotating"):
-            parameters[item.nodeid.partition("[")[0], mark.kwargs.get("parts")].append(item)
+        for node, mark in item.iter_markers_with_node("rotating"):
+            parameters[node.nodeid.partition("[")[0], mark.kwargs.get("parts")].append(item)
     others = set()
     for (_, parts), group in parameters.items():
         count = parts or len(group)
