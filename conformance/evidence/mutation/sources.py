@@ -84,7 +84,7 @@ def _files_of_laws(kind: SubjectKind) -> frozenset[str]:
 @functools.cache
 def _files_of_mutant(mutant: str) -> frozenset[str]:
     naming = {path for path, names in _texts().items() if mutant in names}
-    # an id that is put together stands in no file: it may be of any
+    # an id that is composed is a literal of no file: any file may compose it
     return _with_imports(naming or _texts())
 
 
