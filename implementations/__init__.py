@@ -40,6 +40,12 @@ _FRAMEWORKS: dict[str, tuple[str, ...]] = {
     "mlx": ("mlx_attention",),
     "onnxruntime": ("ort_attention", "ort_multi_head_attention", "ort_group_query_attention"),
     "onnx": ("onnx_reference",),
+    # for CUDA devices
+    "flash-attn": ("flash_attn_2",),
+    "flash-attn-3": ("flash_attn_3",),
+    "xformers": ("xformers_attention",),
+    "transformer-engine": ("transformer_engine_attention",),
+    "flashinfer-python": ("flashinfer_attention",),
 }
 """Further attention implementations by library, which a run includes only if it names them."""
 _MODELS = ("huggingface_gpt2",)

@@ -7,6 +7,7 @@ Adapters combine: each takes the result of another.
 """
 
 from attnspec.implementations.adapters.attention_interface import from_attention_interface
+from attnspec.implementations.adapters.dot_product_attention import from_dot_product_attention
 from attnspec.implementations.adapters.flash_attn_func import (
     from_flash_attn_func,
     from_flash_attn_kvpacked_func,
@@ -19,15 +20,20 @@ from attnspec.implementations.adapters.heads_after_length import from_heads_afte
 from attnspec.implementations.adapters.jax_arrays import from_jax, from_jax_arrays
 from attnspec.implementations.adapters.log_sum_exp import from_log_sum_exp
 from attnspec.implementations.adapters.mask_routing import from_mask_routing
+from attnspec.implementations.adapters.memory_efficient_attention import (
+    from_memory_efficient_attention,
+)
 from attnspec.implementations.adapters.numpy_arrays import from_numpy
 from attnspec.implementations.adapters.onnx_model import from_onnx
 from attnspec.implementations.adapters.other_names import from_other_names
 from attnspec.implementations.adapters.packed_heads import from_packed_heads
 from attnspec.implementations.adapters.shared_library import from_shared_library
+from attnspec.implementations.adapters.single_prefill import from_single_prefill
 from attnspec.implementations.adapters.window import from_sliding_window, from_window_size
 
 __all__ = [
     "from_attention_interface",
+    "from_dot_product_attention",
     "from_flash_attn_func",
     "from_flash_attn_kvpacked_func",
     "from_flash_attn_qkvpacked_func",
@@ -39,11 +45,13 @@ __all__ = [
     "from_jax_arrays",
     "from_log_sum_exp",
     "from_mask_routing",
+    "from_memory_efficient_attention",
     "from_numpy",
     "from_onnx",
     "from_other_names",
     "from_packed_heads",
     "from_shared_library",
+    "from_single_prefill",
     "from_sliding_window",
     "from_window_size",
 ]

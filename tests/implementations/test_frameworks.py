@@ -15,6 +15,8 @@ ROOT = Path(__file__).parents[2]
 NAMES = [name for names in implementations.framework_names().values() for name in names]
 # nested tensors are a prototype, and flex_attention is meant to be compiled: torch warns of both
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
+MODULES = {"flash-attn-3": "flash_attn_interface", "flashinfer-python": "flashinfer"}
+"""Modules that are not called like the distribution that they come from."""
 EAGER = ("gpt2_eager", "gpt2_sdpa", "llama_eager", "llama_sdpa")
 
 
@@ -26,7 +28,7 @@ def test_every_name_loads_without_its_library(name, monkeypatch):
     assert loaded.name == name
     library = implementations.libraries()[name]
     if library != "torch":
-        module = library.replace("-", "_")  # the name of a distribution, and of its module
+        module = MODULES.get(library, library.replace("-", "_"))
         assert loaded.unavailable() == f"no module {module}"
 
 
