@@ -20,7 +20,11 @@ PROJECT = nox.project.load_toml("pyproject.toml")
 SETUPTOOLS = PROJECT["tool"]["setuptools"]
 DOCS = ROOT / "docs"
 BUILT = DOCS / "_build"
-TESTS_OF_FRAMEWORKS = ["tests/implementations/frameworks", "tests/reference/test_onnx_vectors.py"]
+TESTS_OF_FRAMEWORKS = [
+    "tests/implementations/frameworks",
+    "tests/implementations/test_triton_flash.py",
+    "tests/reference/test_onnx_vectors.py",
+]
 """The tests that need a library which is no dependency; each skips itself without its library."""
 
 IMPORT_EVERYTHING = """
@@ -93,6 +97,7 @@ def docs(session: nox.Session) -> None:
 FRAMEWORKS = {
     "torch": [],
     "transformers": [],
+    "triton": ["triton"],
     "jax": ["jax"],
     "flax": ["flax"],
     "keras": ["keras"],
@@ -101,10 +106,12 @@ FRAMEWORKS = {
     "onnxruntime": ["onnxruntime", "onnx"],
     "onnx": ["onnx"],
 }
-"""The requirements of each library of `attnspec.implementations.framework_names`.
+"""The requirements of each library of `attnspec.implementations.framework_names` that runs on CPUs.
 
 `constraints/` pins what they need beside `constraints.txt`, which pins torch and transformers.
 """
+SETTINGS = {"triton": {"TRITON_INTERPRET": "1"}}
+"""Environment variables of the sessions of a library: Triton's interpreter needs no GPU."""
 REGISTERED = """
 import sys
 from attnspec.implementations import framework_names
@@ -129,7 +136,8 @@ def frameworks(session: nox.Session, library: str) -> None:
     install(session, *pins, "-e", ".[gpt2]", *group("tests"), *FRAMEWORKS[library])
     printed = session.run("python", "-c", REGISTERED, library, silent=True)
     session.run("pytest", "-n", "2", *TESTS_OF_FRAMEWORKS)
-    session.run("attnspec", "check", *str(printed).split(), "--effort", "smoke", "-n", "2")
+    checked = [*str(printed).split(), "--effort", "smoke", "-n", "2"]
+    session.run("attnspec", "check", *checked, env=SETTINGS.get(library, {}))
 
 
 @nox.session(reuse_venv=False)
