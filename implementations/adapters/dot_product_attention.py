@@ -66,7 +66,8 @@ def from_dot_product_attention(module: Callable[..., Any]) -> Callable[..., Any]
             attention_type="self" if query.shape[2] == key.shape[2] else "cross",
             softmax_scale=scale,
         )(*(tensor.transpose(1, 2) for tensor in (query, key, value)))
-        return out.unflatten(2, (query.shape[1], value.shape[3])).transpose(1, 2)
+        of_heads: torch.Tensor = out.unflatten(2, (query.shape[1], value.shape[3]))
+        return of_heads.transpose(1, 2)
 
     names = ("is_causal", "scale", "enable_gqa", "window")
     return limited(attention, names, module)
