@@ -1,20 +1,25 @@
 """ONNX Runtime's own operator `MultiHeadAttention`."""
 
+from collections.abc import Callable
 from typing import cast
 
 import torch
 from jaxtyping import Float
 
 from attnspec.implementations.frameworks import missing
+from attnspec.implementations.known_bugs import deviations
 from attnspec.implementations.onnx_operators import MICROSOFT, joined, run, split
 from attnspec.spec import (
     Attention,
     Case,
+    Deviation,
     EmptyRow,
     Feature,
     Implementation,
+    Mask,
     MaskedNonfinite,
     MaskKind,
+    MaskPattern,
     Profile,
 )
 
@@ -61,15 +66,84 @@ def supports(case: Case) -> str | None:
     """Return the reason why the operator refuses a case, or None."""
     if case.mask is not None and case.mask.kind is MaskKind.BOOL:
         return "MultiHeadAttention takes no bool mask"
-    if case.is_causal and case.queries < case.keys:
-        # the last query reads every key: docs/findings/onnxruntime.md
-        return "MultiHeadAttention has no earlier keys beside unidirectional"
     sizes = (case.batch, case.heads, case.queries, case.keys, case.d_head, case.d_value)
     if min(sizes) == 0:
         return "MultiHeadAttention ends the process for an empty tensor"
     if case.scale == 0:
         return "MultiHeadAttention takes a scale of 0 for none"
     return None
+
+
+def reads_the_future(case: Case) -> bool:
+    """Return whether the last query of a call reads keys behind its own position."""
+    return case.is_causal and case.queries < case.keys
+
+
+def may_read_the_future(case: Case) -> bool:
+    """Return likewise for a law that sets the causal flag itself."""
+    return case.queries < case.keys
+
+
+def grows_into_it(case: Case) -> bool:
+    """Return likewise for a law that adds keys, or takes queries away, itself."""
+    return case.is_causal
+
+
+LAWS = (
+    *("output-equals-the-definition", "every-output-is-within-its-bound", "options-combine"),
+    *("every-two-regimes-equal-the-definition", "options-may-be-passed-by-position"),
+    *("keys-of-zeros-are-keys", "output-lies-among-the-readable-values"),
+    *("output-is-linear-in-the-values", "identity-values-reveal-the-weights"),
+    *("zero-query-gives-the-mean", "finite-later-keys-change-nothing"),
+    *("value-channels-are-independent", "batch-elements-are-independent"),
+    *("heads-equal-separate-attentions", "rotating-queries-and-keys-changes-nothing"),
+    *("adding-a-vector-to-every-key-changes-nothing", "scale-multiplies-the-scores"),
+    *("default-scale", "negative-and-zero-scale", "a-power-of-four-moves-from-scale-to-queries"),
+    *("a-causal-row-attends-its-prefix", "the-diagonal-lies-where-the-profile-says"),
+    "mask-and-causal-flag-both-apply",
+    *("a-query-reads-exactly-its-keys", "a-key-affects-only-queries-that-read-it"),
+    *("the-causal-flag-equals-its-triangle", "the-default-dtype-changes-nothing"),
+    *("the-unused-part-of-a-buffer-changes-nothing", "a-shared-prefix-equals-its-copies"),
+    *("threads-change-nothing", "other-calls-in-between-change-nothing"),
+    "a-visible-nan-stays-visible",
+    *("a-readable-nan-value-stays-visible", "a-readable-infinite-value-stays-visible"),
+    "calls-without-gradients-are-right-and-change-no-later-call",
+    "deterministic-algorithms-give-the-same",
+)
+"""The laws that detect the last query that reads the future in a case with the causal flag."""
+
+LAWS_OF_SINGLE_QUERIES = (
+    *("dominant-key-gives-its-value", "a-readable-nan-key-stays-visible"),
+    *("large-later-keys-change-nothing", "an-extension-changes-no-earlier-row"),
+)
+"""Likewise, in a call of one query."""
+
+LAWS_OF_MASKS = ("an-empty-row-gives-the-declared-output", "every-biased-score-is-within-its-bound")
+"""Likewise, in a case with a float mask as well."""
+
+LAWS_OF_OTHER_SIZES = (
+    "repeated-calls-give-equal-results",
+    "calls-of-other-sizes-in-between-change-nothing",
+)
+"""The laws that call other sizes as well."""
+
+
+EXAMPLE = Case(queries=2, keys=3, d_head=3, d_value=3, dtype=torch.float32, is_causal=True)
+
+
+def _found_by(
+    laws: tuple[str, ...], applies: Callable[[Case], bool], example: Case = EXAMPLE
+) -> tuple[Deviation, ...]:
+    return deviations(
+        laws,
+        reason=(
+            "in a causal call with more keys than queries the last query reads every key "
+            "(seen in onnxruntime 1.32.0)"
+        ),
+        link="docs/findings/onnxruntime.md#the-last-query-reads-the-future",
+        applies=applies,
+        example=example,
+    )
 
 
 IMPLEMENTATION = Implementation(
@@ -83,5 +157,20 @@ IMPLEMENTATION = Implementation(
         empty_row=EmptyRow.NAN,
         masked_keys=MaskedNonfinite.PROPAGATES,
         masked_values=MaskedNonfinite.PROPAGATES,
+    ),
+    deviations=(
+        *_found_by(LAWS, reads_the_future),
+        *_found_by(
+            LAWS_OF_SINGLE_QUERIES,
+            reads_the_future,
+            EXAMPLE.but(batch=2, queries=1, keys=2, d_head=1, dtype=torch.float16),
+        ),
+        *_found_by(
+            LAWS_OF_MASKS,
+            reads_the_future,
+            EXAMPLE.but(mask=Mask(kind=MaskKind.FLOAT, pattern=MaskPattern.EMPTY_ROWS)),
+        ),
+        *_found_by(("a-changed-argument-changes-the-result",), may_read_the_future),
+        *_found_by(LAWS_OF_OTHER_SIZES, grows_into_it),
     ),
 )
