@@ -23,6 +23,8 @@ from attnspec.spec import (
     MaskedNonfinite,
     MaskPattern,
     Profile,
+    Rounding,
+    RoundingLevel,
 )
 
 
@@ -113,6 +115,8 @@ IMPLEMENTATION = Implementation(
         masked_values=MaskedNonfinite.PROPAGATES,
         # the softmax is in float32 for every type
         float64_precision=Float64Precision.FLOAT32,
+        # weights are converted to the storage type, and so are their gradients on the way back
+        rounding=Rounding(level=RoundingLevel.EAGER),
     ),
     deviations=(
         Deviation(
