@@ -41,6 +41,13 @@ class TestXTransformers:
         assert plain.tolist() == [0.0, 0.5, 1.0, 1.0, 1.0], FIXED
         assert masked.tolist() == [0.0, 0.0, 0.0, 0.5, 1.0], FIXED
 
+    def test_a_bias_of_minus_infinity_reveals_later_keys(self, attend):
+        bias = torch.tensor([-torch.inf, 0.0, 0.0]).view(1, 1, 1, 3).expand(1, 1, 3, 3)
+        module = attend(flash=True, causal=True)
+        out = module(self.query, self.query, self.value, attn_bias=bias)[0].flatten()
+        # the first query may read no key: the first is hidden, and the others are later
+        assert out.tolist() == [1.5, 1.0, 1.5], FIXED
+
     def test_a_clamped_bias_hides_nothing(self, attend):
         bias = torch.tensor([0.0, -torch.inf, -torch.inf]).view(1, 1, 1, 3)
         module = attend(softclamp_logits=True, logit_softclamp_value=1.0)
