@@ -3,8 +3,10 @@
 import torch
 from jaxtyping import Float
 
+from attnspec.reference.activation import gelu_erf
 from attnspec.reference.experts import experts, router
 from attnspec.reference.gated_mlp import gated_mlp
+from attnspec.reference.layer_norm import layer_norm
 from attnspec.reference.rms_norm import rms_norm
 from attnspec.reference.rotary import rotary
 from attnspec.spec.experts import (
@@ -14,6 +16,8 @@ from attnspec.spec.experts import (
     RouterTies,
 )
 from attnspec.spec.gated_mlp import GatedMLPImplementation
+from attnspec.spec.gelu import GELUImplementation
+from attnspec.spec.layer_norm import LayerNormImplementation
 from attnspec.spec.rms_norm import RMSNormImplementation
 from attnspec.spec.rotary import RotaryImplementation
 
@@ -30,6 +34,19 @@ def _rms_norm(
     return rms_norm(input, weight, epsilon=eps)
 
 
+def _layer_norm(
+    input: Float[torch.Tensor, "*rows channels"],
+    normalized_shape: tuple[int],
+    weight: Float[torch.Tensor, " channels"],
+    bias: Float[torch.Tensor, " channels"],
+    eps: float,
+) -> Float[torch.Tensor, "*rows channels"]:
+    """Call the reference by torch's signature."""
+    return layer_norm(input, weight, bias, epsilon=eps)
+
+
+LAYER_NORM = LayerNormImplementation(name="reference", function=_layer_norm, dtypes=_DTYPES)
+GELU = GELUImplementation(name="reference", function=gelu_erf, dtypes=_DTYPES)
 RMS_NORM = RMSNormImplementation(name="reference", function=_rms_norm, dtypes=_DTYPES)
 ROTARY = RotaryImplementation(
     name="reference", function=rotary, features=RotaryImplementation.FEATURES, dtypes=_DTYPES

@@ -6,11 +6,15 @@ from types import MappingProxyType
 from attnspec.conformance.operators.experts.router import RouterSubject
 from attnspec.conformance.operators.experts.subject import ExpertsSubject
 from attnspec.conformance.operators.gated_mlp.subject import GatedMLPSubject
+from attnspec.conformance.operators.gelu.subject import GELUSubject
+from attnspec.conformance.operators.layer_norm.subject import LayerNormSubject
 from attnspec.conformance.operators.rms_norm.subject import RMSNormSubject
 from attnspec.conformance.operators.rotary.subject import RotarySubject
 from attnspec.conformance.operators.subject import OperatorSubject
 from attnspec.spec.experts import ExpertsImplementation, RouterImplementation
 from attnspec.spec.gated_mlp import GatedMLPImplementation
+from attnspec.spec.gelu import GELUImplementation
+from attnspec.spec.layer_norm import LayerNormImplementation
 from attnspec.spec.operator import OperatorImplementation
 from attnspec.spec.rms_norm import RMSNormImplementation
 from attnspec.spec.rotary import RotaryImplementation
@@ -19,6 +23,8 @@ DECLARATIONS: Mapping[str, type[OperatorImplementation]] = MappingProxyType(
     {
         each.operator: each
         for each in (
+            LayerNormImplementation,
+            GELUImplementation,
             RMSNormImplementation,
             RotaryImplementation,
             GatedMLPImplementation,
@@ -31,6 +37,8 @@ DECLARATIONS: Mapping[str, type[OperatorImplementation]] = MappingProxyType(
 
 SUBJECTS: Mapping[str, type[OperatorSubject]] = MappingProxyType(
     {
+        "layer_norm": LayerNormSubject,
+        "gelu": GELUSubject,
         "rms_norm": RMSNormSubject,
         "rotary": RotarySubject,
         "gated_mlp": GatedMLPSubject,

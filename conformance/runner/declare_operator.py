@@ -12,7 +12,11 @@ from attnspec.conformance.comparison.violation import Raised, Violation
 from attnspec.conformance.operators.experts.case import ExpertsCase, RouterCase
 from attnspec.conformance.operators.experts.router import RouterSubject
 from attnspec.conformance.operators.gated_mlp.case import GatedMLPCase
-from attnspec.conformance.operators.gated_mlp.subject import is_within
+from attnspec.conformance.operators.gated_mlp.subject import Allowed, is_within
+from attnspec.conformance.operators.gelu.case import Arguments, GELUCase
+from attnspec.conformance.operators.layer_norm.case import LayerNormCase
+from attnspec.conformance.operators.layer_norm.case import Rows as LayerNormRows
+from attnspec.conformance.operators.layer_norm.subject import LayerNormSubject
 from attnspec.conformance.operators.rms_norm.case import RMSNormCase, Rows
 from attnspec.conformance.operators.subjects import declaration_of, subject_of_operator
 from attnspec.conformance.runner.claims import DTYPES, Claims
@@ -24,6 +28,8 @@ from attnspec.conformance.runner.declare_rotary import (
 )
 from attnspec.spec.experts import RouterProfile, RouterScores, RouterTies
 from attnspec.spec.gated_mlp import GatedMLPProfile, GateForm, GatePacking
+from attnspec.spec.gelu import Approximate, GELUProfile
+from attnspec.spec.layer_norm import LayerNormProfile, Saved
 from attnspec.spec.operator import Working
 from attnspec.spec.profiles import Float64Precision
 from attnspec.spec.rms_norm import Gain, RMSNormProfile, RoundingToStorage
@@ -31,6 +37,15 @@ from attnspec.spec.rotary import RotaryImplementation
 
 _DTYPES = tuple(DTYPES.values())
 _CASES: dict[str, tuple[Any, ...]] = {
+    "layer_norm": (
+        LayerNormCase(shape=(3,), channels=64, epsilon=0.5),
+        LayerNormCase(shape=(33,), channels=257),
+        LayerNormCase(shape=(3,), channels=64, rows=LayerNormRows.LARGE),
+    ),
+    "gelu": (
+        GELUCase(shape=(257,), arguments=Arguments.WIDE),
+        GELUCase(shape=(33,), arguments=Arguments.PEAKS),
+    ),
     "rms_norm": (
         # epsilon is about as large as the mean square, so that its place and size show
         RMSNormCase(shape=(3,), channels=64, epsilon=0.5),
@@ -165,6 +180,17 @@ def _profiles(operator: str) -> Iterator[Any]:
                             scores_precision=precision,
                         )
         return
+    if operator == "layer_norm":
+        for answers in product(Float64Precision, Working, RoundingToStorage, Saved):
+            precision, working, rounding, saved = answers
+            yield LayerNormProfile(
+                rounding=rounding, working=working, saved=saved, float64_precision=precision
+            )
+        return
+    if operator == "gelu":
+        for precision, working, approximate in product(Float64Precision, Working, Approximate):
+            yield GELUProfile(approximate=approximate, working=working, float64_precision=precision)
+        return
     if operator == "rms_norm":
         answers = product(Float64Precision, Working, RoundingToStorage, Gain)
         for precision, working, rounding, gain in answers:
@@ -193,8 +219,10 @@ def _count_right(implementation: Any, dtype: torch.dtype) -> int:
 
 
 def _has_right_gradients(implementation: Any, dtype: torch.dtype) -> bool:
-    """Return whether the gradients of a router are right under the declared profile."""
+    """Return whether gradients on which a profile decides are right under the declared one."""
     subject = subject_of_operator(implementation)
+    if isinstance(subject, LayerNormSubject):
+        return all(_has_right_sums(subject, each) for each in (torch.float16, torch.bfloat16))
     if not isinstance(subject, RouterSubject):
         return True
     case = _CASES["router"][0].but(dtype=dtype, backward=True)
@@ -206,3 +234,20 @@ def _has_right_gradients(implementation: Any, dtype: torch.dtype) -> bool:
         return False
     expected = subject.expect_gradients(tensors, routed.indices, grad_out)
     return all(is_within(got[name], allowed) for name, allowed in expected.items())
+
+
+def _has_right_sums(subject: LayerNormSubject, dtype: torch.dtype) -> bool:
+    """Return whether the gradients of many rows are right in a storage type, or it is not taken."""
+    case = LayerNormCase(shape=(300,), channels=3, rows=LayerNormRows.OFFSET, dtype=dtype)
+    operands, grad_out = case.draw(), case.draw_gradient()
+    try:
+        _, got = subject.gradients(operands, case.epsilon, grad_out)
+    except Raised:
+        return True
+    except Violation:
+        return False
+    expected = subject.expect(operands, case.epsilon, grad_out)
+    return all(
+        is_within(got[name], Allowed(value=value, bound=getattr(expected.bounds, name)))
+        for name, value in expected.grads.items()
+    )

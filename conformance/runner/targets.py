@@ -259,6 +259,8 @@ def _reference(device: str) -> list[LoadedSubject]:
     from attnspec.reference.operator_implementations import (
         EXPERTS,
         GATED_MLP,
+        GELU,
+        LAYER_NORM,
         RMS_NORM,
         ROTARY,
         ROUTER,
@@ -277,7 +279,7 @@ def _reference(device: str) -> list[LoadedSubject]:
         LoadedSubject(kind=SubjectKind.SAMPLER, subject=SAMPLER),
         *(
             LoadedSubject(kind=SubjectKind(each.operator), subject=subject_of_operator(each))
-            for each in (RMS_NORM, ROTARY, GATED_MLP, ROUTER, EXPERTS)
+            for each in (LAYER_NORM, GELU, RMS_NORM, ROTARY, GATED_MLP, ROUTER, EXPERTS)
         ),
     ]
 

@@ -14,6 +14,8 @@ class SubjectKind(StrEnum):
     MODEL = "model"
     TOKENIZER = "tokenizer"
     SAMPLER = "sampler"
+    LAYER_NORM = "layer_norm"
+    GELU = "gelu"
     RMS_NORM = "rms_norm"
     ROTARY = "rotary"
     GATED_MLP = "gated_mlp"

@@ -22,6 +22,8 @@ _TITLES = {
     SubjectKind.MODEL: "Models",
     SubjectKind.TOKENIZER: "Tokenizers",
     SubjectKind.SAMPLER: "Samplers",
+    SubjectKind.LAYER_NORM: "LayerNorms",
+    SubjectKind.GELU: "GELUs",
     SubjectKind.RMS_NORM: "RMSNorms",
     SubjectKind.ROTARY: "Rotary positions",
     SubjectKind.GATED_MLP: "Gated MLPs",

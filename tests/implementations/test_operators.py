@@ -11,16 +11,18 @@ from attnspec.conformance import laws
 from attnspec.conformance.operators.subjects import subject_of_operator
 from attnspec.conformance.report.record import Outcome
 from attnspec.conformance.runner.check import check
-from attnspec.implementations import transformers_rotary
+from attnspec.implementations import compiled_operators, transformers_rotary
 from attnspec.spec.profiles import Float64Precision
 from attnspec.spec.rotary import AnglePrecision
 
 pytest.importorskip("transformers")
 LAWS = laws.load()
+COMPILED = [each for each in implementations.operator_names() if each.startswith("compiled_")]
 TRIALS = [
     (name, law.name)
     for name in implementations.operator_names()
     for law in LAWS.values()
+    if name not in COMPILED
     if law.judges == implementations.load_operator(name).operator
 ]
 
@@ -33,6 +35,23 @@ def test_a_law_holds(name, law):
     clamps = "GLU-4" in LAWS[law].clauses
     expected = Outcome.NOT_CLAIMED if is_unclaimed or clamps else Outcome.PASSED
     assert record.outcome is expected, record.message
+
+
+@pytest.mark.rotating
+@pytest.mark.parametrize("name", COMPILED)
+def test_a_compiled_operator_conforms_and_its_compiled_code_runs(name):
+    """Its variants are compiled once, which takes longer than all calls."""
+    subject = subject_of_operator(implementations.load_operator(name))
+    reason = subject.implementation.unavailable()
+    if reason:
+        pytest.skip(reason)
+    core = getattr(compiled_operators, name.removeprefix("compiled_").upper())
+    for law in LAWS.values():
+        if law.judges == subject.implementation.operator:
+            runs = core.runs
+            record = check(law, subject, None)
+            assert record.outcome in (Outcome.PASSED, Outcome.NOT_CLAIMED), record.message
+            assert core.runs > runs or record.outcome is Outcome.NOT_CLAIMED
 
 
 class Float64ForFloat32(TorchFunctionMode):

@@ -96,7 +96,7 @@ class RMSNormCase:
 def normal(seed: int, purpose: str, *shape: int) -> Float64[torch.Tensor, "..."]:
     """Return standard normal numbers for one purpose of a case."""
     generator = torch.Generator().manual_seed(zlib.crc32(f"{seed}/{purpose}".encode()))
-    return torch.randn(*shape, generator=generator, dtype=torch.float64)
+    return torch.randn(shape, generator=generator, dtype=torch.float64)
 
 
 def _normal(case: RMSNormCase) -> torch.Tensor:

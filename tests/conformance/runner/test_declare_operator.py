@@ -11,6 +11,8 @@ from attnspec.conformance import laws
 from attnspec.conformance.comparison.violation import NotClaimed
 from attnspec.conformance.mutants.bases.experts import PlainRouter
 from attnspec.conformance.mutants.bases.gated_mlp import PlainGatedMLP
+from attnspec.conformance.mutants.bases.layer_norm import WithExplicitBackward
+from attnspec.conformance.mutants.layer_norm.operator import ShortStatistics
 from attnspec.conformance.operators.subjects import subject_of_operator
 from attnspec.conformance.report.record import Outcome
 from attnspec.conformance.runner.check import check
@@ -21,6 +23,8 @@ from attnspec.conformance.runner.targets import TargetError, resolve
 from attnspec.conformance.subjects.kinds import SubjectKind
 from attnspec.spec.experts import RouterProfile, RouterScores
 from attnspec.spec.gated_mlp import GatedMLPProfile, GateForm, GatePacking
+from attnspec.spec.gelu import Approximate, GELUProfile
+from attnspec.spec.layer_norm import LayerNormProfile, Saved
 from attnspec.spec.operator import Working
 from attnspec.spec.profiles import Float64Precision
 from attnspec.spec.rms_norm import Gain, RMSNormProfile, RoundingToStorage
@@ -114,6 +118,37 @@ def test_calls_find_float64_that_is_computed_in_float32():
     assert found.profile == RMSNormProfile(float64_precision=Float64Precision.FLOAT32)
 
 
+@pytest.mark.parametrize("saved", Saved)
+@pytest.mark.parametrize("rounding", RoundingToStorage)
+def test_calls_find_the_roundings_of_a_layer_norm(rounding, saved):
+    base = {Saved.FLOAT32: WithExplicitBackward, Saved.STORAGE: ShortStatistics}[saved]
+    explicit = base()
+
+    def norm(x, shape, weight, bias, eps):
+        if rounding is RoundingToStorage.AFTER_GAIN:
+            return explicit(x, shape, weight, bias, eps)
+        ones, zeros = torch.ones_like(weight), torch.zeros_like(bias)
+        return explicit(x, shape, ones, zeros, eps) * weight + bias
+
+    found = declare_operator("it", norm, Claims(operator="layer_norm"))
+    assert found.profile == LayerNormProfile(rounding=rounding, saved=saved)
+
+
+@pytest.mark.parametrize("approximate", Approximate)
+@pytest.mark.parametrize("working", Working)
+def test_calls_find_the_form_of_a_gelu(approximate, working):
+    def gelu(x):
+        wide = torch.promote_types(x.dtype, torch.float32)
+        at = x.to(wide) if working is Working.FLOAT32 else x
+        if approximate is Approximate.NONE:
+            return (0.5 * at * (1 + torch.erf(at / 2**0.5))).to(x.dtype)
+        inner = (2 / torch.pi) ** 0.5 * (at + 0.044715 * at**3)
+        return (0.5 * at * (1 + torch.tanh(inner))).to(x.dtype)
+
+    found = declare_operator("it", gelu, Claims(operator="gelu"))
+    assert found.profile == GELUProfile(approximate=approximate, working=working)
+
+
 def test_a_misplaced_epsilon_is_not_taken_for_float32():
     def norm(x, shape, weight, eps):
         return x / (x.square().mean(-1, keepdim=True).sqrt() + eps) * weight
@@ -179,9 +214,9 @@ def test_unknown_answers_are_refused(profile, message):
 
 def test_an_unknown_operator_is_refused():
     with pytest.raises(
-        ValueError, match="no operator 'gelu'; there are rms_norm, rotary, gated_mlp, router"
+        ValueError, match="no operator 'softmax'; there are layer_norm, gelu, rms_norm, rotary, g"
     ):
-        declare_operator("it", wrong, Claims(operator="gelu"))
+        declare_operator("it", wrong, Claims(operator="softmax"))
 
 
 def test_a_declared_operator_is_found_by_name_and_of_its_own_kind():
@@ -252,4 +287,5 @@ def test_claims_about_attention_leave_the_operators_of_a_name_alone():
 
 def test_the_reference_has_a_subject_of_each_operator():
     kinds = [loaded.kind for loaded in resolve("reference")]
+    assert kinds[-7:-5] == ["layer_norm", "gelu"]
     assert kinds[-5:] == ["rms_norm", "rotary", "gated_mlp", "router", "experts"]

@@ -1,0 +1,1 @@
+"""One call of a GELU that is judged on its own."""

@@ -1,0 +1,1 @@
+"""One call of a LayerNorm that is judged on its own."""
