@@ -62,6 +62,11 @@ def is_of_precision(name: str) -> bool:
     return name.startswith((_ACCURACY, _STEPS, _NARROWED))
 
 
+def is_of_float16(name: str) -> bool:
+    """Return whether a name says that angles have the accuracy of float16."""
+    return name.startswith(f"{_ACCURACY}float16")
+
+
 def _is_within(got: torch.Tensor, other: Turned) -> bool:
     close = (got.detach().double() - other.value).abs() <= other.bound
     return bool(close.all())

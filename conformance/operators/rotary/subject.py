@@ -19,7 +19,7 @@ from attnspec.conformance.operators.rotary.angles import (
 )
 from attnspec.conformance.operators.rotary.bounds import Turned, turned
 from attnspec.conformance.operators.rotary.case import BASE, RotaryCase
-from attnspec.conformance.operators.rotary.explanation import explanation
+from attnspec.conformance.operators.rotary.explanation import explanation, is_of_float16
 from attnspec.conformance.operators.subject import OperatorCall, OperatorSubject, checked
 from attnspec.spec.rotary import RotaryImplementation, RotaryProfile
 
@@ -124,7 +124,8 @@ class RotarySubject(OperatorSubject):
 
     def cause(self, x: torch.Tensor, positions: torch.Tensor, case: RotaryCase) -> str:
         """Return the name of a wrong output of a call; empty if it is right or has no name."""
-        return explanation(self.call(x, positions, case), x, positions, case, self.profile)
+        got = self.call(x, positions, case)
+        return self._refined(explanation(got, x, positions, case, self.profile), x, case)
 
     @contextmanager
     def explaining(
@@ -139,10 +140,29 @@ class RotarySubject(OperatorSubject):
         try:
             yield
         except Violation as error:
+            failed = self.last_call
             cause = explanation(got, x, positions, case, self.profile)
+            cause = self._refined(cause, x, case)
+            self.last_call = failed  # the call that the failure shows
             if not cause:
                 raise
             raise Explained(cause, error.mismatch) from None
+
+    def _refined(self, name: str, x: torch.Tensor, case: RotaryCase) -> str:
+        """Return the name of a coarser type of angles if larger positions show it.
+
+        Angles of small positions in bfloat16 may err as little as those in float16.
+        """
+        if not is_of_float16(name):
+            return name
+        positions = torch.tensor([[257, 385, 1027]])
+        drawn = torch.linspace(-2, 2, 3 * x.shape[-1], dtype=torch.float64)
+        other = drawn.view(1, 1, 3, -1).to(x.dtype)
+        try:
+            got = self.call(other, positions, case)
+        except Violation:
+            return name
+        return explanation(got, other, positions, case, self.profile) or name
 
 
 def _keywords(case: RotaryCase) -> dict[str, Any]:
