@@ -3,12 +3,14 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
 
 import torch
 
 from attnspec.conformance.comparison.close import check_close
 from attnspec.conformance.comparison.violation import Explained, Raised, Violation
 from attnspec.conformance.laws.law import law
+from attnspec.conformance.operators import regimes
 from attnspec.conformance.operators.gated_mlp.subject import Allowed, is_within
 from attnspec.conformance.operators.gelu.case import Arguments, GELUCase, cases
 from attnspec.conformance.operators.gelu.subject import AXES, GELUSubject, expect
@@ -271,6 +273,34 @@ def law_a_gelu_keeps_a_nan_in_its_element(subject: GELUSubject, case: GELUCase) 
 )
 def law_the_gradient_of_a_gelu_equals_the_definition(subject: GELUSubject, case: GELUCase) -> None:
     """ACT-10: the gradient is the incoming one times the derivative of the declared form."""
+    _check_gradient(subject, case)
+
+
+def _rows_of(*, shape: tuple[int, ...], channels: int, **others: Any) -> GELUCase:
+    """Return a case whose last axis has a number of channels."""
+    return GELUCase(shape=(*shape, channels), **others)
+
+
+def _cases_of_design(subject: GELUSubject, seed: int) -> tuple[GELUCase, ...]:
+    """Return cases in which any two regimes meet, and note what they are to cover."""
+    claimed = subject.implementation
+    chosen = regimes.design(tuple(claimed.dtypes), has_gradients=claimed.has_gradients)
+    regimes.note_design(chosen)
+    return tuple(_rows_of(**case) for case in chosen.cases)
+
+
+@law("ACT-11", pinned=regimes.pinned(_rows_of, DTYPES), wide=_cases_of_design)
+def law_a_gelu_is_right_in_every_two_regimes(subject: GELUSubject, case: GELUCase) -> None:
+    """ACT-11: in any two classes of sizes, strides, types and passes, results are in bounds."""
+    x = case.draw()
+    expected = subject.expect(x)
+    _check(subject, case, "a GELU of this size, layout or type differs from the definition")
+    if case.backward:
+        _check_gradient(subject, case)
+    regimes.note_call(x.requires_grad_(case.backward), expected.out, expected.bounds.out)
+
+
+def _check_gradient(subject: GELUSubject, case: GELUCase) -> None:
     x, grad_out = case.draw(), case.draw_gradient()
     expected = subject.expect(x, grad_out)
     assert expected.grad is not None

@@ -7,6 +7,7 @@ from attnspec.conformance.comparison.close import check_close
 from attnspec.conformance.comparison.violation import Violation
 from attnspec.conformance.laws.law import law
 from attnspec.conformance.laws.layer_norm.causes import explaining
+from attnspec.conformance.operators import regimes
 from attnspec.conformance.operators.layer_norm.case import LayerNormCase, Rows, cases
 from attnspec.conformance.operators.layer_norm.subject import AXES, NAMES, LayerNormSubject
 from attnspec.spec import Layout
@@ -280,6 +281,27 @@ def law_gradients_of_gain_and_bias_are_summed_as_declared(
     # ones, whose sum in 16 bits ends where one more changes nothing
     ones = torch.ones_like(case.draw_gradient())
     _check_gradients(subject, case, ones, "is not the sum over all rows: is it kept in 16 bits?")
+
+
+def _cases_of_design(subject: LayerNormSubject, seed: int) -> tuple[LayerNormCase, ...]:
+    """Return cases in which any two regimes meet, and note what they are to cover."""
+    claimed = subject.implementation
+    chosen = regimes.design(tuple(claimed.dtypes), has_gradients=claimed.has_gradients)
+    regimes.note_design(chosen)
+    return tuple(LayerNormCase(**case) for case in chosen.cases)
+
+
+@law("LNM-14", pinned=regimes.pinned(LayerNormCase, DTYPES), wide=_cases_of_design)
+def law_a_layer_norm_is_right_in_every_two_regimes(
+    subject: LayerNormSubject, case: LayerNormCase
+) -> None:
+    """LNM-14: in any two classes of sizes, strides, types and passes, results are in bounds."""
+    x, *others = case.draw()
+    expected = subject.expect((x, others[0], others[1]), case.epsilon)
+    _check(subject, case, "a LayerNorm of this size, layout or type differs from the definition")
+    if case.backward:
+        _check_gradients(subject, case, case.draw_gradient(), "differs from the definition")
+    regimes.note_call(x.requires_grad_(case.backward), expected.out, expected.bounds.out)
 
 
 def _check_gradients(

@@ -7,6 +7,7 @@ from attnspec.conformance.comparison.close import check_close
 from attnspec.conformance.comparison.violation import Violation
 from attnspec.conformance.laws.law import law
 from attnspec.conformance.laws.rms_norm.causes import explaining
+from attnspec.conformance.operators import regimes
 from attnspec.conformance.operators.rms_norm.case import RMSNormCase, Rows, cases
 from attnspec.conformance.operators.rms_norm.subject import AXES, RMSNormSubject
 from attnspec.spec import Layout
@@ -218,6 +219,10 @@ def law_gradients_of_rms_norm_equal_the_definition(
     subject: RMSNormSubject, case: RMSNormCase
 ) -> None:
     """RMS-12: the gradients of rows and gain are those of the definition."""
+    _check_gradients(subject, case)
+
+
+def _check_gradients(subject: RMSNormSubject, case: RMSNormCase) -> None:
     x, weight = case.draw(subject.profile.gain)
     grad_out = case.draw_gradient()
     expected = subject.expect(x, weight, case.epsilon, grad_out)
@@ -232,6 +237,25 @@ def law_gradients_of_rms_norm_equal_the_definition(
                 message=f"the gradient of {name} differs from that of the definition",
                 axes=AXES,
             )
+
+
+def _cases_of_design(subject: RMSNormSubject, seed: int) -> tuple[RMSNormCase, ...]:
+    """Return cases in which any two regimes meet, and note what they are to cover."""
+    claimed = subject.implementation
+    chosen = regimes.design(tuple(claimed.dtypes), has_gradients=claimed.has_gradients)
+    regimes.note_design(chosen)
+    return tuple(RMSNormCase(**case) for case in chosen.cases)
+
+
+@law("RMS-14", pinned=regimes.pinned(RMSNormCase, DTYPES), wide=_cases_of_design)
+def law_rms_norm_is_right_in_every_two_regimes(subject: RMSNormSubject, case: RMSNormCase) -> None:
+    """RMS-14: in any two classes of sizes, strides, types and passes, results are in bounds."""
+    x, weight = case.draw(subject.profile.gain)
+    expected = subject.expect(x, weight, case.epsilon)
+    _check(subject, case, "an RMSNorm of this size, layout or type differs from the definition")
+    if case.backward:
+        _check_gradients(subject, case)
+    regimes.note_call(x.requires_grad_(case.backward), expected.out, expected.bounds.out)
 
 
 @law(

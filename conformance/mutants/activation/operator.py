@@ -5,7 +5,9 @@ import math
 import torch
 
 from attnspec.conformance.mutants.bases.gelu import PlainGELU, gelu_mistake
-from attnspec.spec.gelu import Approximate
+from attnspec.conformance.mutants.bases.wrong_at_rows import wrong_at_rows
+from attnspec.conformance.mutants.registry import plant
+from attnspec.spec.gelu import Approximate, GELUImplementation
 
 
 @gelu_mistake(
@@ -108,3 +110,14 @@ class NaNHidden(PlainGELU):
 class ConstantOdd(PlainGELU):
     def odd(self, x: torch.Tensor) -> torch.Tensor:
         return super().odd(x).detach()
+
+
+plant(
+    id="own-gelu-wrong-at-1025",
+    title="wrong at 1023 to 1025 channels",
+    subject=GELUImplementation(
+        name="wrong_at_1025",
+        function=wrong_at_rows(PlainGELU(), ("channels", "1023 to 1025")),
+    ),
+    killed_by="a-gelu-is-right-in-every-two-regimes",
+)

@@ -7,6 +7,9 @@ from attnspec.conformance.mutants.bases.layer_norm import (
     WithExplicitBackward,
     layer_norm_mistake,
 )
+from attnspec.conformance.mutants.bases.wrong_at_rows import wrong_at_rows
+from attnspec.conformance.mutants.registry import plant
+from attnspec.spec.layer_norm import LayerNormImplementation
 
 
 @layer_norm_mistake(
@@ -195,3 +198,14 @@ class ShortSums(WithExplicitBackward):
         for row in rows:
             total = total + row.to(dtype)
         return total
+
+
+plant(
+    id="own-ln-wrong-at-1025",
+    title="wrong at 1023 to 1025 channels",
+    subject=LayerNormImplementation(
+        name="wrong_at_1025",
+        function=wrong_at_rows(PlainLayerNorm(), ("channels", "1023 to 1025")),
+    ),
+    killed_by="a-layer-norm-is-right-in-every-two-regimes",
+)

@@ -5,7 +5,9 @@ from typing import Any
 import torch
 
 from attnspec.conformance.mutants.bases.rms_norm import PlainRMSNorm, rms_norm_mistake
-from attnspec.spec.rms_norm import Gain
+from attnspec.conformance.mutants.bases.wrong_at_rows import wrong_at_rows
+from attnspec.conformance.mutants.registry import plant
+from attnspec.spec.rms_norm import Gain, RMSNormImplementation
 
 
 @rms_norm_mistake(
@@ -157,3 +159,14 @@ class CastBeforeGain(PlainRMSNorm):
 
     def gained(self, normalized: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         return super().gained(normalized.to(self.dtype), weight.to(self.dtype))
+
+
+plant(
+    id="own-rms-wrong-at-1025",
+    title="wrong at 1023 to 1025 channels",
+    subject=RMSNormImplementation(
+        name="wrong_at_1025",
+        function=wrong_at_rows(PlainRMSNorm(), ("channels", "1023 to 1025")),
+    ),
+    killed_by="rms-norm-is-right-in-every-two-regimes",
+)
