@@ -55,6 +55,7 @@ _OPERATORS = (
     *("torch_layer_norm", "torch_gelu", "torch_gelu_tanh"),
     *("torch_rms_norm", "llama_rms_norm", "gemma_rms_norm"),
     *("compiled_rms_norm", "compiled_rotary", "compiled_gated_mlp"),
+    *("triton_rms_norm", "triton_rotary"),
     *("llama_rotary", "gpt_neox_rotary", "gptj_rotary"),
     *("llama_mlp", "gemma_mlp", "phi3_mlp"),
     *("mixtral_router", "gpt_oss_router", "mixtral_experts", "gpt_oss_experts"),

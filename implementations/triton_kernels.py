@@ -13,7 +13,7 @@ Triton's interpreter runs the same code with NumPy, on a CPU and without a compi
 and the rounding of tensor cores, which this code must ask for or declare; races, since programs run
 one after another; a tile that needs more registers or shared memory than there are; alignment
 hints that are wrong; code that the compiler refuses; and arithmetic in bfloat16, which it does not
-have (`_readable`).
+have (`readable`).
 """
 
 import threading
@@ -318,7 +318,7 @@ def _channels(width: int) -> int:
     return max(NARROWEST, int(triton.next_power_of_2(width)))
 
 
-def _readable(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+def readable(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """Return the tensors, under the interpreter in float32 if they are bfloat16.
 
     The interpreter computes with the bit patterns of bfloat16, and truncates in conversions to it.
@@ -356,7 +356,7 @@ class FlashAttention(torch.autograd.Function):
         Float[torch.Tensor, "batch heads queries"],
     ]:
         """Return the output, in the type of `value`, and the log-sum-exp, in float32."""
-        q, k, v = _readable(query, key, value)
+        q, k, v = readable(query, key, value)
         batch, heads, queries, d_head = q.shape
         kv_heads, keys, d_value = v.shape[1:]
         out = v.new_empty(batch, heads, queries, d_value)
@@ -384,7 +384,7 @@ class FlashAttention(torch.autograd.Function):
     ) -> tuple[torch.Tensor | None, ...]:
         """Return the gradients of query, key and value, in their types."""
         *saved, lse = ctx.saved_tensors
-        query, key, value, out, grad_out = _readable(*saved, grad_out)
+        query, key, value, out, grad_out = readable(*saved, grad_out)
         batch, heads, queries, d_head = query.shape
         kv_heads, keys, d_value = value.shape[1:]
         head, width = _channels(d_head), _channels(d_value)
