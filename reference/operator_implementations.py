@@ -5,6 +5,7 @@ from jaxtyping import Float
 
 from attnspec.reference.experts import experts, router
 from attnspec.reference.gated_mlp import gated_mlp
+from attnspec.reference.packed import packed_attention
 from attnspec.reference.rms_norm import rms_norm
 from attnspec.reference.rotary import rotary
 from attnspec.spec.experts import (
@@ -14,6 +15,12 @@ from attnspec.spec.experts import (
     RouterTies,
 )
 from attnspec.spec.gated_mlp import GatedMLPImplementation
+from attnspec.spec.packed import (
+    PACKED_FEATURES,
+    OutsideRows,
+    PackedImplementation,
+    PackedProfile,
+)
 from attnspec.spec.rms_norm import RMSNormImplementation
 from attnspec.spec.rotary import RotaryImplementation
 
@@ -49,4 +56,10 @@ EXPERTS = ExpertsImplementation(
     function=experts,
     features=frozenset({"bias", "shared"}),
     dtypes=_DTYPES,
+)
+PACKED = PackedImplementation(
+    name="reference",
+    function=packed_attention,
+    features=PACKED_FEATURES,
+    profile=PackedProfile(outside_rows=OutsideRows.ZERO, batch_invariant=True),
 )

@@ -86,9 +86,14 @@ def check(
     operator: Annotated[
         str | None,
         typer.Option(
-            help="The operator that it is, instead: rms_norm, rotary, gated_mlp, router or experts."
+            help="The operator that it is, instead: rms_norm, rotary, gated_mlp, router, experts "
+            "or packed."
         ),
     ] = None,
+    packed: Annotated[
+        bool,
+        typer.Option("--packed", help="It takes packed sequences: the same as --operator packed."),
+    ] = False,
     device: Annotated[str, typer.Option(help="Where to run: cpu, cuda, cuda:1.")] = "cpu",
     revision: Annotated[
         str | None,
@@ -137,6 +142,10 @@ def check(
         attnspec check my_kernels:flash_attention --features causal,gqa --dtypes float16,bfloat16
     """
     settings = settings_of(context)
+    if packed:
+        if operator not in (None, "packed"):
+            refuse(f"--packed means --operator packed, not {operator}")
+        settings = dataclasses.replace(settings, operator="packed")
     try:
         settings = dataclasses.replace(settings, targets=pinned(settings.targets, revision))
     except HubError as error:

@@ -6,12 +6,14 @@ from types import MappingProxyType
 from attnspec.conformance.operators.experts.router import RouterSubject
 from attnspec.conformance.operators.experts.subject import ExpertsSubject
 from attnspec.conformance.operators.gated_mlp.subject import GatedMLPSubject
+from attnspec.conformance.operators.packed.subject import PackedSubject
 from attnspec.conformance.operators.rms_norm.subject import RMSNormSubject
 from attnspec.conformance.operators.rotary.subject import RotarySubject
 from attnspec.conformance.operators.subject import OperatorSubject
 from attnspec.spec.experts import ExpertsImplementation, RouterImplementation
 from attnspec.spec.gated_mlp import GatedMLPImplementation
 from attnspec.spec.operator import OperatorImplementation
+from attnspec.spec.packed import PackedImplementation
 from attnspec.spec.rms_norm import RMSNormImplementation
 from attnspec.spec.rotary import RotaryImplementation
 
@@ -24,6 +26,7 @@ DECLARATIONS: Mapping[str, type[OperatorImplementation]] = MappingProxyType(
             GatedMLPImplementation,
             RouterImplementation,
             ExpertsImplementation,
+            PackedImplementation,
         )
     }
 )
@@ -36,6 +39,7 @@ SUBJECTS: Mapping[str, type[OperatorSubject]] = MappingProxyType(
         "gated_mlp": GatedMLPSubject,
         "router": RouterSubject,
         "experts": ExpertsSubject,
+        "packed": PackedSubject,
     }
 )
 """The type of the subject of each operator, by its name."""

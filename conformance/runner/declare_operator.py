@@ -17,6 +17,7 @@ from attnspec.conformance.operators.rms_norm.case import RMSNormCase, Rows
 from attnspec.conformance.operators.subjects import declaration_of, subject_of_operator
 from attnspec.conformance.runner.claims import DTYPES, Claims
 from attnspec.conformance.runner.declare import parameters_of
+from attnspec.conformance.runner.declare_packed import declare_packed
 from attnspec.conformance.runner.declare_rotary import (
     declare_rotary,
     rotary_features,
@@ -25,6 +26,7 @@ from attnspec.conformance.runner.declare_rotary import (
 from attnspec.spec.experts import RouterProfile, RouterScores, RouterTies
 from attnspec.spec.gated_mlp import GatedMLPProfile, GateForm, GatePacking
 from attnspec.spec.operator import Working
+from attnspec.spec.packed import PackedImplementation
 from attnspec.spec.profiles import Float64Precision
 from attnspec.spec.rms_norm import Gain, RMSNormProfile, RoundingToStorage
 from attnspec.spec.rotary import RotaryImplementation
@@ -62,6 +64,8 @@ def declare_operator(name: str, function: Callable[..., Any], claims: Claims) ->
     declaration = declaration_of(operator)
     if claims.extras:
         raise ValueError("an operator has no extras: omit them")
+    if issubclass(declaration, PackedImplementation):
+        return declare_packed(declaration, name, function, claims)
     features = claims.features
     if features is None:
         features = _features(operator, function, claims.dtypes or _DTYPES)

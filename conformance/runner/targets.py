@@ -259,6 +259,7 @@ def _reference(device: str) -> list[LoadedSubject]:
     from attnspec.reference.operator_implementations import (
         EXPERTS,
         GATED_MLP,
+        PACKED,
         RMS_NORM,
         ROTARY,
         ROUTER,
@@ -277,7 +278,7 @@ def _reference(device: str) -> list[LoadedSubject]:
         LoadedSubject(kind=SubjectKind.SAMPLER, subject=SAMPLER),
         *(
             LoadedSubject(kind=SubjectKind(each.operator), subject=subject_of_operator(each))
-            for each in (RMS_NORM, ROTARY, GATED_MLP, ROUTER, EXPERTS)
+            for each in (RMS_NORM, ROTARY, GATED_MLP, ROUTER, EXPERTS, PACKED)
         ),
     ]
 

@@ -19,6 +19,7 @@ class SubjectKind(StrEnum):
     GATED_MLP = "gated_mlp"
     ROUTER = "router"
     EXPERTS = "experts"
+    PACKED = "packed"
 
 
 SUBJECT_KINDS: dict[type, SubjectKind] = {

@@ -27,6 +27,7 @@ _TITLES = {
     SubjectKind.GATED_MLP: "Gated MLPs",
     SubjectKind.ROUTER: "Routers",
     SubjectKind.EXPERTS: "Experts",
+    SubjectKind.PACKED: "Packed attention",
 }
 
 _OMITTED = ("seed", "took", "ended")
