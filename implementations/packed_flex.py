@@ -61,8 +61,12 @@ def packed(
         enable_gqa=enable_gqa,
         return_aux=AuxRequest(lse=True),
     )
-    out, lse = result[0][0].transpose(0, 1), result[1].lse[0]
-    return (out, lse) if return_aux is not None and return_aux.lse else out
+    out = result[0][0].transpose(0, 1)
+    if return_aux is None or not return_aux.lse:
+        return out
+    lse = result[1].lse
+    assert lse is not None
+    return out, lse[0]
 
 
 def _documents(

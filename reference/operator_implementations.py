@@ -6,6 +6,7 @@ from jaxtyping import Float
 from attnspec.reference.experts import experts, router
 from attnspec.reference.gated_mlp import gated_mlp
 from attnspec.reference.packed import packed_attention
+from attnspec.reference.paged import paged_attention
 from attnspec.reference.rms_norm import rms_norm
 from attnspec.reference.rotary import rotary
 from attnspec.spec.experts import (
@@ -21,6 +22,7 @@ from attnspec.spec.packed import (
     PackedImplementation,
     PackedProfile,
 )
+from attnspec.spec.paged import PAGED_FEATURES, PagedImplementation, PagedProfile
 from attnspec.spec.rms_norm import RMSNormImplementation
 from attnspec.spec.rotary import RotaryImplementation
 
@@ -62,4 +64,10 @@ PACKED = PackedImplementation(
     function=packed_attention,
     features=PACKED_FEATURES,
     profile=PackedProfile(outside_rows=OutsideRows.ZERO, batch_invariant=True),
+)
+PAGED = PagedImplementation(
+    name="reference",
+    function=paged_attention,
+    features=PAGED_FEATURES,
+    profile=PagedProfile(outside_rows=OutsideRows.ZERO, batch_invariant=True),
 )

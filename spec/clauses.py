@@ -30,6 +30,7 @@ CHAPTERS = (
     "gated_mlp",
     "experts",
     "packed",
+    "paged",
 )
 """The chapters in reading order, by the name of their Markdown page beside this module."""
 

@@ -7,6 +7,7 @@ from attnspec.conformance.operators.experts.router import RouterSubject
 from attnspec.conformance.operators.experts.subject import ExpertsSubject
 from attnspec.conformance.operators.gated_mlp.subject import GatedMLPSubject
 from attnspec.conformance.operators.packed.subject import PackedSubject
+from attnspec.conformance.operators.paged.subject import PagedSubject
 from attnspec.conformance.operators.rms_norm.subject import RMSNormSubject
 from attnspec.conformance.operators.rotary.subject import RotarySubject
 from attnspec.conformance.operators.subject import OperatorSubject
@@ -14,6 +15,7 @@ from attnspec.spec.experts import ExpertsImplementation, RouterImplementation
 from attnspec.spec.gated_mlp import GatedMLPImplementation
 from attnspec.spec.operator import OperatorImplementation
 from attnspec.spec.packed import PackedImplementation
+from attnspec.spec.paged import PagedImplementation
 from attnspec.spec.rms_norm import RMSNormImplementation
 from attnspec.spec.rotary import RotaryImplementation
 
@@ -27,6 +29,7 @@ DECLARATIONS: Mapping[str, type[OperatorImplementation]] = MappingProxyType(
             RouterImplementation,
             ExpertsImplementation,
             PackedImplementation,
+            PagedImplementation,
         )
     }
 )
@@ -40,6 +43,7 @@ SUBJECTS: Mapping[str, type[OperatorSubject]] = MappingProxyType(
         "router": RouterSubject,
         "experts": ExpertsSubject,
         "packed": PackedSubject,
+        "paged": PagedSubject,
     }
 )
 """The type of the subject of each operator, by its name."""

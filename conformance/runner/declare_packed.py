@@ -5,9 +5,12 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
+import torch
+
 from attnspec.conformance.comparison.violation import Raised, Violation
 from attnspec.conformance.operators.packed.case import PackedCase
 from attnspec.conformance.operators.packed.subject import PackedBase
+from attnspec.conformance.operators.paged.case import PagedCase, Past
 from attnspec.conformance.operators.subjects import subject_of_operator
 from attnspec.conformance.runner.claims import DTYPES, Claims, with_answers
 from attnspec.conformance.runner.declare import parameters_of
@@ -19,10 +22,17 @@ from attnspec.spec.packed import (
     OutsideRows,
     PackedImplementation,
 )
+from attnspec.spec.paged import PagedImplementation
 from attnspec.spec.profiles import EmptyRow, MaskedNonfinite, RoundingLevel
 
-PLAIN = PackedCase(queries=(2, 3), keys=(3, 4), d_head=8)
-"""A case that every packed attention takes; the storage type is the first that it accepts."""
+_PLAIN: dict[str, Any] = {
+    "packed": PackedCase(queries=(2, 3), keys=(3, 4), d_head=8),
+    "paged": PagedCase(queries=(2, 3), keys=(3, 4), d_head=8),
+}
+"""A case that every implementation takes, but for its storage type and page size."""
+
+PAGE_SIZES = (1, 3, 4, 16, 24, 64, 128, 256)
+"""The page sizes that are tried."""
 
 _BY_PARAMETER = {
     "window_size": ("causal", "window"),
@@ -31,6 +41,7 @@ _BY_PARAMETER = {
     "softcap": ("softcap",),
     "sinks": ("sinks",),
     "alibi_slopes": ("alibi",),
+    "new_key": ("append",),
 }
 
 _USES: dict[str, dict[str, Any]] = {
@@ -41,17 +52,24 @@ _USES: dict[str, dict[str, Any]] = {
     "softcap": {"softcap": 2.0},
     "sinks": {"sinks": True},
     "alibi": {"alibi": True},
+    "append": {"append": True},
 }
 """The fields of a case that uses a feature."""
 
-NUMEROUS = PLAIN.but(queries=(33, 9), keys=(65, 9), heads=2, kv_heads=2, d_head=16)
-"""A case with enough elements for the largest rounding errors."""
+_NUMEROUS: dict[str, Any] = {
+    "queries": (33, 9),
+    "keys": (65, 9),
+    "heads": 2,
+    "kv_heads": 2,
+    "d_head": 16,
+}
+"""Sizes with enough elements for the largest rounding errors."""
 
 
 def declare_packed(
     declaration: type[PackedImplementation], name: str, function: Callable[..., Any], claims: Claims
 ) -> PackedImplementation:
-    """Return the declaration of a bare function that takes packed sequences.
+    """Return the declaration of a bare function that takes packed sequences, or pages.
 
     Features, storage types and answers that the claims do not give are found by calls: a feature is
     claimed if the function has its parameter and a call with it raises nothing.
@@ -73,16 +91,41 @@ def declare_packed(
         profile=with_answers(declaration.operator, declared.profile, claims.profile),
     )
     given = {key for key, _ in claims.profile}
-    accepted = tuple(dtype for dtype in dtypes if not _raises(declared, PLAIN.but(dtype=dtype)))
+    if isinstance(declared, PagedImplementation):
+        declared = replace(declared, page_sizes=_page_sizes(declared, dtypes))
+    plain = _plain(declared)
+    accepted = tuple(dtype for dtype in dtypes if not _raises(declared, plain.but(dtype=dtype)))
     declared = replace(declared, dtypes=claims.dtypes or accepted or dtypes[:2])
     if features is None:
         declared = replace(declared, features=_features(declared, parameters_of(function) or {}))
     found: dict[str, Any] = {}
     for question, answer in _ANSWERS.items():
-        if question not in given:
+        if question not in given and question in declared.profile.QUESTIONS:
             found[question] = answer(declared)
             declared = replace(declared, profile=replace(declared.profile, **found))
     return declared
+
+
+def _plain(implementation: PackedImplementation) -> Any:
+    """Return a case that an implementation takes, in the first page size that it accepts."""
+    case = _PLAIN[implementation.operator]
+    if isinstance(implementation, PagedImplementation) and implementation.page_sizes:
+        sizes = implementation.page_sizes
+        return case if case.page_size in sizes else case.but(page_size=sizes[0])
+    return case
+
+
+def _page_sizes(
+    implementation: PagedImplementation, dtypes: Sequence[torch.dtype]
+) -> tuple[int, ...] | None:
+    """Return the page sizes whose calls raise nothing, in some storage type; None for all."""
+    plain = _PLAIN["paged"]
+    accepted = tuple(
+        size
+        for size in PAGE_SIZES
+        if any(not _raises(implementation, plain.but(page_size=size, dtype=d)) for d in dtypes)
+    )
+    return accepted if 0 < len(accepted) < len(PAGE_SIZES) else None
 
 
 def _call(implementation: PackedImplementation, case: Any) -> Any:
@@ -115,7 +158,9 @@ def _features(implementation: PackedImplementation, names: Any) -> frozenset[str
     named = [each for name in names for each in _BY_PARAMETER.get(name, ())]
     dtype = implementation.dtypes[0]
     return frozenset(
-        each for each in named if not _raises(implementation, PLAIN.but(dtype=dtype, **_USES[each]))
+        each
+        for each in named
+        if not _raises(implementation, _plain(implementation).but(dtype=dtype, **_USES[each]))
     )
 
 
@@ -123,18 +168,18 @@ def _empty_row(implementation: PackedImplementation) -> EmptyRow:
     """Return the output of the first query if there are more queries than keys."""
     if "causal" not in implementation.features:
         return EmptyRow.ZERO
-    case = PLAIN.but(queries=(3, 2), keys=(2, 2), window=CAUSAL)
+    case = _plain(implementation).but(queries=(3, 2), keys=(2, 2), window=CAUSAL)
     found: EmptyRow = _first_right(implementation, [case], "empty_row", tuple(EmptyRow))
     return found
 
 
 def _empty_sequences(implementation: PackedImplementation) -> EmptySequences:
     """Return `undefined` if calls with empty sequences raise: a wrong result is a finding."""
-    dtype = implementation.dtypes[0]
+    dtype, plain = implementation.dtypes[0], _plain(implementation)
     cases = (
-        PLAIN.but(queries=(2, 0, 3), keys=(3, 0, 4)),
-        PLAIN.but(queries=(2, 2), keys=(3, 0)),
-        PLAIN.but(queries=(2, 0), keys=(3, 2)),
+        plain.but(queries=(2, 0, 3), keys=(3, 0, 4)),
+        plain.but(queries=(2, 2), keys=(3, 0)),
+        plain.but(queries=(2, 0), keys=(3, 2)),
     )
     raises = any(_raises(implementation, case.but(dtype=dtype)) for case in cases)
     return EmptySequences.UNDEFINED if raises else EmptySequences.ALLOWED
@@ -142,17 +187,36 @@ def _empty_sequences(implementation: PackedImplementation) -> EmptySequences:
 
 def _outside_rows(implementation: PackedImplementation) -> OutsideRows:
     with suppress(Raised, Violation):
-        out = _call(implementation, PLAIN.but(outside=3))
-        if not bool(out[sum(PLAIN.queries) :].any()):
+        out = _call(implementation, _plain(implementation).but(outside=3))
+        if not bool(out[sum(_plain(implementation).queries) :].any()):
             return OutsideRows.ZERO
     return OutsideRows.UNDEFINED
 
 
+def _unwritten(implementation: PackedImplementation) -> MaskedNonfinite:
+    """Return `propagates` if NaN in the rest of a page reaches the rows of its sequence."""
+    return _spreads(implementation, _plain(implementation).but(queries=(2, 3), columns=0))
+
+
 def _neighbours(implementation: PackedImplementation) -> MaskedNonfinite:
-    """Return `propagates` if NaN behind the last sequence reaches its rows, as NaN alone."""
+    """Return `propagates` if NaN of other sequences, or of none, reaches a row, as NaN alone."""
+    case = _plain(implementation)
+    if isinstance(case, PagedCase):
+        full = case.but(page_size=case.page_size, keys=(case.page_size, 2 * case.page_size))
+        return _spreads(implementation, full.but(past=Past.POISONED))
+    return _spreads(implementation, case.but(outside=3))
+
+
+def _spreads(implementation: PackedImplementation, case: Any) -> MaskedNonfinite:
+    """Return `propagates` if NaN reaches a result, and large numbers in its place do not."""
+    profile = implementation.profile
+    changes = {name: MaskedNonfinite.PROPAGATES for name in ("neighbours", "unwritten")}
+    known = {name: each for name, each in changes.items() if hasattr(profile, name)}
+    finite = replace(implementation, profile=replace(profile, **known))
     with suppress(Raised, Violation):
-        out = _call(implementation, PLAIN.but(outside=3))[: sum(PLAIN.queries)]
-        if bool(out.isnan().any()):
+        rows = sum(case.queries)
+        seen = [_call(each, case)[:rows].isnan().any() for each in (implementation, finite)]
+        if bool(seen[0]) and not bool(seen[1]):
             return MaskedNonfinite.PROPAGATES
     return MaskedNonfinite.BLOCKED
 
@@ -160,7 +224,7 @@ def _neighbours(implementation: PackedImplementation) -> MaskedNonfinite:
 def _lse_layout(implementation: PackedImplementation) -> LseLayout:
     if "lse" not in implementation.features:
         return LseLayout.HEADS_FIRST
-    case = PLAIN.but(heads=2, kv_heads=2, lse=True)
+    case = _plain(implementation).but(heads=2, kv_heads=2, lse=True)
     found: LseLayout = _first_right(implementation, [case], "lse_layout", tuple(LseLayout))
     return found
 
@@ -172,7 +236,7 @@ def _rounding(implementation: PackedImplementation) -> RoundingLevel:
     """
     families = (Values.NORMAL, Values.PEAKED, Values.CANCELLATION, Values.OFFSET, Values.NEGATIVE)
     cases = [
-        NUMEROUS.but(dtype=dtype, values=family, seed=seed)
+        _plain(implementation).but(dtype=dtype, values=family, seed=seed, **_NUMEROUS)
         for dtype in implementation.dtypes
         for family in families
         for seed in (0, 1)
@@ -204,6 +268,7 @@ def _first_right(
 _ANSWERS: dict[str, Callable[[PackedImplementation], Any]] = {
     "empty_sequences": _empty_sequences,
     "neighbours": _neighbours,
+    "unwritten": _unwritten,
     "outside_rows": _outside_rows,
     "rounding": _rounding,
     "empty_row": _empty_row,

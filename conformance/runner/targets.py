@@ -260,6 +260,7 @@ def _reference(device: str) -> list[LoadedSubject]:
         EXPERTS,
         GATED_MLP,
         PACKED,
+        PAGED,
         RMS_NORM,
         ROTARY,
         ROUTER,
@@ -278,7 +279,7 @@ def _reference(device: str) -> list[LoadedSubject]:
         LoadedSubject(kind=SubjectKind.SAMPLER, subject=SAMPLER),
         *(
             LoadedSubject(kind=SubjectKind(each.operator), subject=subject_of_operator(each))
-            for each in (RMS_NORM, ROTARY, GATED_MLP, ROUTER, EXPERTS, PACKED)
+            for each in (RMS_NORM, ROTARY, GATED_MLP, ROUTER, EXPERTS, PACKED, PAGED)
         ),
     ]
 

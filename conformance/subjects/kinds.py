@@ -20,6 +20,7 @@ class SubjectKind(StrEnum):
     ROUTER = "router"
     EXPERTS = "experts"
     PACKED = "packed"
+    PAGED = "paged"
 
 
 SUBJECT_KINDS: dict[type, SubjectKind] = {

@@ -28,6 +28,7 @@ _TITLES = {
     SubjectKind.ROUTER: "Routers",
     SubjectKind.EXPERTS: "Experts",
     SubjectKind.PACKED: "Packed attention",
+    SubjectKind.PAGED: "Paged attention",
 }
 
 _OMITTED = ("seed", "took", "ended")

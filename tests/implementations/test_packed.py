@@ -1,4 +1,4 @@
-"""Packed attentions conform under the profiles that they declare."""
+"""Packed and paged attentions conform under the profiles that they declare."""
 
 import contextlib
 import warnings
@@ -14,9 +14,11 @@ from attnspec.conformance.comparison.violation import NotClaimed
 from attnspec.conformance.operators.subjects import subject_of_operator
 from attnspec.conformance.report.record import Outcome
 from attnspec.conformance.runner.check import check
+from attnspec.conformance.runner.effort import Effort
 
 NAMES = [each for each in implementations.operator_names() if each.startswith("packed_")]
 LAWS = {name: law for name, law in laws.load().items() if law.judges == "packed"}
+PAGED = {name: law for name, law in laws.load().items() if law.judges == "paged"}
 NOT_CLAIMED = {
     "packed_eager": {"SEQ-14"},
     "packed_nested": {"SEQ-2", "SEQ-3", "SEQ-4", "SEQ-5", "SEQ-6", "SEQ-7", "SEQ-13", "SEQ-14"},
@@ -39,6 +41,13 @@ def test_a_law_holds(name, law):
     record = check(LAWS[law], subject_of_operator(implementations.load_operator(name)), None)
     is_silent = LAWS[law].clauses[0] in NOT_CLAIMED[name]
     assert record.outcome is (Outcome.NOT_CLAIMED if is_silent else Outcome.PASSED), record.message
+
+
+@pytest.mark.parametrize("law", PAGED)
+def test_a_law_of_pages_holds(law):
+    subject = subject_of_operator(implementations.load_operator("paged_eager"))
+    record = check(PAGED[law], subject, Effort.SMOKE, seed=0)
+    assert record.outcome is Outcome.PASSED, record.message
 
 
 @pytest.mark.parametrize("name", ["packed_eager", "packed_nested"])

@@ -1,6 +1,6 @@
 """Name the mistake of a wrong result: the mistaken call of each sequence that gives it."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import torch
 
@@ -13,23 +13,29 @@ from attnspec.spec.packed import EVERYWHERE, UNBOUNDED
 Mistaken = Callable[[PackedCall, int], Call | None]
 """Returns the call that a mistake makes of a sequence; None if it changes nothing there."""
 
+Named = tuple[str, CausalAlignment, Mistaken]
+"""A mistake in words, the alignment of the diagonal, and the calls that it makes."""
+
 MOST = 40_000
 """Scores of all sequences above which no explanation is sought."""
 
 
-def explained(call: PackedCall, out: torch.Tensor, profile: Profile) -> str:
+def explained(
+    call: PackedCall, out: torch.Tensor, profile: Profile, more: Iterable[Named] = ()
+) -> str:
     """Return the mistake that explains the rows of every sequence, or an empty string.
 
     Args:
         call: the call.
         out: its wrong output.
         profile: of the padded call of a sequence.
+        more: mistakes that are tried first.
     """
     if call.query.shape[0] * call.key.shape[0] * call.query.shape[1] > MOST:
         return ""
     if _explains(call, out, lambda call, b: call.padded(b), profile):
         return ""  # the rows are right, and something else is wrong
-    for title, alignment, mistaken in mistakes(call):
+    for title, alignment, mistaken in (*more, *mistakes(call)):
         changed = Profile(
             causal_alignment=alignment, empty_row=profile.empty_row, rounding=profile.rounding
         )
@@ -52,7 +58,7 @@ def _explains(call: PackedCall, out: torch.Tensor, mistaken: Mistaken, profile: 
     return True
 
 
-def mistakes(call: PackedCall) -> Iterator[tuple[str, CausalAlignment, Mistaken]]:
+def mistakes(call: PackedCall) -> Iterator[Named]:
     """Yield the mistakes that are worth trying on a call, with the alignment of each."""
     upper, lower = CausalAlignment.UPPER_LEFT, CausalAlignment.LOWER_RIGHT
     left, right = call.window_size
@@ -102,16 +108,26 @@ def mistakes(call: PackedCall) -> Iterator[tuple[str, CausalAlignment, Mistaken]
 
 def _from_longest(call: PackedCall, b: int) -> Call:
     """Return the call whose queries end where the longest sequence ends."""
+    return under_window(call, b, call.max_k)
+
+
+def under_window(call: PackedCall, b: int, end: int) -> Call:
+    """Return the call of a sequence whose last query has the position of key `end` - 1."""
     padded = call.padded(b)
     queries, keys = padded.query.shape[2], padded.key.shape[2]
-    after = torch.arange(keys) - (torch.arange(queries) + call.max_k - queries)[:, None]
+    after = torch.arange(keys) - (torch.arange(queries) + end - queries)[:, None]
+    return padded.but(is_causal=False, window=None, attn_mask=_near(call, after))
+
+
+def _near(call: PackedCall, after: torch.Tensor) -> torch.Tensor:
+    """Return whether keys that lie so far after a query are in its window."""
     left, right = call.window_size
     visible = torch.ones_like(after, dtype=torch.bool)
     if left != UNBOUNDED:
         visible &= after >= -left
     if right != UNBOUNDED:
         visible &= after <= right
-    return padded.but(is_causal=False, window=None, attn_mask=visible)
+    return visible
 
 
 def _of(changed: PackedCall) -> Mistaken:
@@ -126,13 +142,7 @@ def _all_keys(call: PackedCall, b: int) -> Call:
     rows, of_key = call.rows(b), call.key_rows(b)
     places = torch.arange(rows.stop - rows.start) + of_key.stop - (rows.stop - rows.start)
     after = torch.arange(keys) - places[:, None]
-    left, right = call.window_size
-    visible = torch.ones_like(after, dtype=torch.bool)
-    if left != UNBOUNDED:
-        visible &= after >= -left
-    if right != UNBOUNDED:
-        visible &= after <= right
-    return padded.but(is_causal=False, window=None, attn_mask=visible)
+    return padded.but(is_causal=False, window=None, attn_mask=_near(call, after))
 
 
 def _neighbour(step: int) -> Mistaken:

@@ -1,21 +1,28 @@
 """A packed attention under test: its calls, checked for form and against the oracle."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from attnspec.conformance.comparison.close import check_close
-from attnspec.conformance.comparison.violation import Explained, NotClaimed, Violation
+from attnspec.conformance.comparison.violation import Explained, NotClaimed, Raised, Violation
 from attnspec.conformance.operators.packed.call import PackedCall
-from attnspec.conformance.operators.packed.explanation import explained
+from attnspec.conformance.operators.packed.case import GARBAGE
+from attnspec.conformance.operators.packed.explanation import Named, explained
 from attnspec.conformance.operators.packed.oracle import (
     Rows,
     expect_row_gradients,
     expect_rows,
     padded_profile,
 )
-from attnspec.conformance.operators.subject import OperatorCall, OperatorSubject, checked
+from attnspec.conformance.operators.subject import (
+    OperatorCall,
+    OperatorSubject,
+    checked,
+    copied,
+)
 from attnspec.reference.packed import packed_attention
 from attnspec.spec.operator import OperatorImplementation
 from attnspec.spec.packed import (
@@ -85,9 +92,15 @@ class PackedBase(OperatorSubject):
             changes["kv_heads"] = case.heads
         if "lse" in missing:
             changes["lse"] = False
+        if "append" in missing:
+            changes["append"] = False
         changed = case.but(**changes)
         self.demand(changed)
         return changed
+
+    def more_mistakes(self, call: PackedCall) -> Iterable[Named]:
+        """Return the mistakes beside those of every packed call."""
+        return ()
 
     def make(self, call: PackedCall) -> Any:
         """Return the unchecked result of a call."""
@@ -156,6 +169,20 @@ class PackedBase(OperatorSubject):
         self.compare(call, result, message)
         return result
 
+    def compare_rows(self, call: PackedCall, result: Result, message: str) -> None:
+        """Check a result against the definition of a call that was made in another form.
+
+        Raises:
+            Violation: with the message, or if the mistake is known, with its name.
+        """
+        try:
+            self._compare(call, result, message)
+        except Violation as error:
+            cause = explained(call, result.out, padded_profile(self.profile))
+            if cause:
+                raise Explained(cause, error.mismatch) from None
+            raise
+
     def compare(self, call: PackedCall, result: Result, message: str) -> None:
         """Check a result of a call against the definition.
 
@@ -165,10 +192,41 @@ class PackedBase(OperatorSubject):
         try:
             self._compare(call, result, message)
         except Violation as error:
-            cause = explained(call.gathered(), result.out, padded_profile(self.profile))
+            profile = padded_profile(self.profile)
+            cause = self._seen_nan(call, result)
+            if not cause:
+                gathered, more = call.gathered(), self.more_mistakes(call)
+                cause = explained(gathered, result.out, profile, more)
             if cause:
                 raise Explained(cause, error.mismatch) from None
             raise
+
+    def without_nan(self, call: PackedCall) -> PackedCall:
+        """Return the call with numbers in place of NaN in keys and values."""
+        pools = {"key": copied(call.key), "value": copied(call.value)}
+        for each in pools.values():
+            each.nan_to_num_(GARBAGE)
+        changed: PackedCall = call.but(**pools)
+        return changed
+
+    def _seen_nan(self, call: PackedCall, result: Result) -> str:
+        """Return the mistake of a call whose result is NaN, by a call without NaN, or ""."""
+        has_nan = bool(call.key.isnan().any() | call.value.isnan().any())
+        if not has_nan or not bool(result.out[: int(call.cu_seq_q[-1])].isnan().any()):
+            return ""
+        failing, clean = self.last_call, self.without_nan(call)
+        try:
+            got = self.call(clean)
+            profile = padded_profile(self.profile)
+            cause = explained(clean.gathered(), got.out, profile, self.more_mistakes(clean))
+            self._compare(clean, got, "")
+        except Violation:
+            return cause
+        except Raised:
+            return ""
+        finally:
+            self.last_call = failing
+        return "NaN that no query may read reaches the result, and other numbers there do not"
 
     def _compare(self, call: PackedCall, result: Result, message: str) -> None:
         last = 0
