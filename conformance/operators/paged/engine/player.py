@@ -81,12 +81,17 @@ class Player:
         for number, step in enumerate(self.serving.steps, 1):
             where = f"{message}, at step {number} ({step})"
             try:
-                self._take(step, where)
+                self.take(step, where)
                 self._check_all(where)
             except Explained as error:
                 raise Explained(f"{error} at step {number} ({step})", error.mismatch) from None
 
-    def _take(self, step: Step, message: str) -> None:
+    def take(self, step: Step, message: str) -> None:
+        """Take one step, and check the sequences that it computes.
+
+        Raises:
+            Violation: with the message, if a result exceeds its bound.
+        """
         match step:
             case Add(0):
                 self._bring_back()
