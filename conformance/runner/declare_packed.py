@@ -210,8 +210,8 @@ def _neighbours(implementation: PackedImplementation) -> MaskedNonfinite:
 def _spreads(implementation: PackedImplementation, case: Any) -> MaskedNonfinite:
     """Return `propagates` if NaN reaches a result, and large numbers in its place do not."""
     profile = implementation.profile
-    changes = {name: MaskedNonfinite.PROPAGATES for name in ("neighbours", "unwritten")}
-    known = {name: each for name, each in changes.items() if hasattr(profile, name)}
+    names = [each for each in ("neighbours", "unwritten") if hasattr(profile, each)]
+    known: dict[str, Any] = dict.fromkeys(names, MaskedNonfinite.PROPAGATES)
     finite = replace(implementation, profile=replace(profile, **known))
     with suppress(Raised, Violation):
         rows = sum(case.queries)

@@ -16,6 +16,9 @@ PROFILE = PagedProfile(outside_rows=OutsideRows.ZERO, rounding=RoundingLevel.EAG
 class PlainPaged(PlainPacked):
     """A paged attention in torch's own operations, one sequence after the other."""
 
+    table: torch.Tensor
+    used: list[int]
+
     def begin(self, cu_seq_q: torch.Tensor, cu_seq_k: torch.Tensor | None, **paged: Any) -> None:
         """Read the offsets, the lengths and the table, and write the new tokens."""
         assert cu_seq_k is None

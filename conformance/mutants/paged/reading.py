@@ -102,6 +102,8 @@ class WholeLastPage(PlainPaged):
 class _MaskedRest(PlainPaged):
     """A paged attention that reads whole pages, and hides the rest of the last one."""
 
+    length: int
+
     def tokens(self, b: int) -> torch.Tensor:
         self.length = self.used[b]
         return torch.arange(-(-self.length // self.page_size) * self.page_size)
