@@ -44,8 +44,11 @@ def test_a_law_holds(name, law):
 
 
 @pytest.mark.parametrize("law", PAGED)
-def test_a_law_of_pages_holds(law):
-    subject = subject_of_operator(implementations.load_operator("paged_eager"))
+@pytest.mark.parametrize("name", ["paged_eager", "paged_transformers"])
+def test_a_law_of_pages_holds(name, law):
+    if name == "paged_transformers":
+        pytest.importorskip("transformers")
+    subject = subject_of_operator(implementations.load_operator(name))
     record = check(PAGED[law], subject, Effort.SMOKE, seed=0)
     assert record.outcome is Outcome.PASSED, record.message
 
