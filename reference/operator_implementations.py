@@ -7,6 +7,8 @@ from attnspec.reference.activation import gelu_erf
 from attnspec.reference.experts import experts, router
 from attnspec.reference.gated_mlp import gated_mlp
 from attnspec.reference.layer_norm import layer_norm
+from attnspec.reference.packed import packed_attention
+from attnspec.reference.paged import paged_attention
 from attnspec.reference.rms_norm import rms_norm
 from attnspec.reference.rotary import rotary
 from attnspec.spec.experts import (
@@ -18,6 +20,13 @@ from attnspec.spec.experts import (
 from attnspec.spec.gated_mlp import GatedMLPImplementation
 from attnspec.spec.gelu import GELUImplementation
 from attnspec.spec.layer_norm import LayerNormImplementation
+from attnspec.spec.packed import (
+    PACKED_FEATURES,
+    OutsideRows,
+    PackedImplementation,
+    PackedProfile,
+)
+from attnspec.spec.paged import PAGED_FEATURES, PagedImplementation, PagedProfile
 from attnspec.spec.rms_norm import RMSNormImplementation
 from attnspec.spec.rotary import RotaryImplementation
 
@@ -66,4 +75,16 @@ EXPERTS = ExpertsImplementation(
     function=experts,
     features=frozenset({"bias", "shared"}),
     dtypes=_DTYPES,
+)
+PACKED = PackedImplementation(
+    name="reference",
+    function=packed_attention,
+    features=PACKED_FEATURES,
+    profile=PackedProfile(outside_rows=OutsideRows.ZERO, batch_invariant=True),
+)
+PAGED = PagedImplementation(
+    name="reference",
+    function=paged_attention,
+    features=PAGED_FEATURES,
+    profile=PagedProfile(outside_rows=OutsideRows.ZERO, batch_invariant=True),
 )

@@ -29,6 +29,8 @@ CHAPTERS = (
     "rotary",
     "gated_mlp",
     "experts",
+    "packed",
+    "paged",
 )
 """The chapters in reading order, by the name of their Markdown page beside this module."""
 

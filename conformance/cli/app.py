@@ -87,9 +87,17 @@ def check(
         str | None,
         typer.Option(
             help="The operator that it is, instead: layer_norm, gelu, rms_norm, rotary, gated_mlp, "
-            "router or experts."
+            "router, experts, packed or paged."
         ),
     ] = None,
+    packed: Annotated[
+        bool,
+        typer.Option("--packed", help="It takes packed sequences: the same as --operator packed."),
+    ] = False,
+    paged: Annotated[
+        bool,
+        typer.Option("--paged", help="It reads pages by a table: the same as --operator paged."),
+    ] = False,
     device: Annotated[str, typer.Option(help="Where to run: cpu, cuda, cuda:1.")] = "cpu",
     revision: Annotated[
         str | None,
@@ -138,6 +146,11 @@ def check(
         attnspec check my_kernels:flash_attention --features causal,gqa --dtypes float16,bfloat16
     """
     settings = settings_of(context)
+    for kind, is_meant in (("packed", packed), ("paged", paged)):
+        if is_meant and settings.operator not in (None, kind):
+            refuse(f"--{kind} means --operator {kind}, not {settings.operator}")
+        if is_meant:
+            settings = dataclasses.replace(settings, operator=kind)
     try:
         settings = dataclasses.replace(settings, targets=pinned(settings.targets, revision))
     except HubError as error:

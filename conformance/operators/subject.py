@@ -108,7 +108,7 @@ class OperatorSubject:
             Raised: if it raises.
         """
         # as it was made, also if the function writes to its operands
-        tensors = {name: _copied(tensor) for name, tensor in call.tensors.items()}
+        tensors = {name: copied(tensor) for name, tensor in call.tensors.items()}
         self.last_call = replace(call, tensors=tensors)
         started = time.perf_counter()
         try:
@@ -150,7 +150,7 @@ class OperatorSubject:
         return out.detach(), grads
 
 
-def _copied(tensor: torch.Tensor) -> torch.Tensor:
+def copied(tensor: torch.Tensor) -> torch.Tensor:
     """Return a copy of the values in the same strides, and as far from an aligned address."""
     values = tensor.detach()
     copy = torch.empty(0, dtype=values.dtype, device=values.device)

@@ -8,6 +8,8 @@ from attnspec.conformance.operators.experts.subject import ExpertsSubject
 from attnspec.conformance.operators.gated_mlp.subject import GatedMLPSubject
 from attnspec.conformance.operators.gelu.subject import GELUSubject
 from attnspec.conformance.operators.layer_norm.subject import LayerNormSubject
+from attnspec.conformance.operators.packed.subject import PackedSubject
+from attnspec.conformance.operators.paged.subject import PagedSubject
 from attnspec.conformance.operators.rms_norm.subject import RMSNormSubject
 from attnspec.conformance.operators.rotary.subject import RotarySubject
 from attnspec.conformance.operators.subject import OperatorSubject
@@ -16,6 +18,8 @@ from attnspec.spec.gated_mlp import GatedMLPImplementation
 from attnspec.spec.gelu import GELUImplementation
 from attnspec.spec.layer_norm import LayerNormImplementation
 from attnspec.spec.operator import OperatorImplementation
+from attnspec.spec.packed import PackedImplementation
+from attnspec.spec.paged import PagedImplementation
 from attnspec.spec.rms_norm import RMSNormImplementation
 from attnspec.spec.rotary import RotaryImplementation
 
@@ -30,6 +34,8 @@ DECLARATIONS: Mapping[str, type[OperatorImplementation]] = MappingProxyType(
             GatedMLPImplementation,
             RouterImplementation,
             ExpertsImplementation,
+            PackedImplementation,
+            PagedImplementation,
         )
     }
 )
@@ -44,6 +50,8 @@ SUBJECTS: Mapping[str, type[OperatorSubject]] = MappingProxyType(
         "gated_mlp": GatedMLPSubject,
         "router": RouterSubject,
         "experts": ExpertsSubject,
+        "packed": PackedSubject,
+        "paged": PagedSubject,
     }
 )
 """The type of the subject of each operator, by its name."""

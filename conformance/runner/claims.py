@@ -158,7 +158,7 @@ class Claims:
         if self.dtypes is not None:
             changes["dtypes"] = self.dtypes
         if self.profile:
-            changes["profile"] = _with_answers(operator, implementation.profile, self.profile)
+            changes["profile"] = with_answers(operator, implementation.profile, self.profile)
         return replace(implementation, **changes)
 
     def _profile(self, declared: Profile) -> Profile:
@@ -188,7 +188,7 @@ class MasksOfOneKind:
         return self.supports(case)
 
 
-def _with_answers(operator: str, profile: Any, given: Iterable[tuple[str, Any]]) -> Any:
+def with_answers(operator: str, profile: Any, given: Iterable[tuple[str, Any]]) -> Any:
     """Return the profile of an operator with some answers, each a word, in place of its own."""
     questions = [each.name for each in fields(profile)]
     answers: dict[str, Any] = {}

@@ -21,6 +21,7 @@ from attnspec.conformance.operators.rms_norm.case import RMSNormCase, Rows
 from attnspec.conformance.operators.subjects import declaration_of, subject_of_operator
 from attnspec.conformance.runner.claims import DTYPES, Claims
 from attnspec.conformance.runner.declare import parameters_of
+from attnspec.conformance.runner.declare_packed import declare_packed
 from attnspec.conformance.runner.declare_rotary import (
     declare_rotary,
     rotary_features,
@@ -31,6 +32,7 @@ from attnspec.spec.gated_mlp import GatedMLPProfile, GateForm, GatePacking
 from attnspec.spec.gelu import Approximate, GELUProfile
 from attnspec.spec.layer_norm import LayerNormProfile, Saved
 from attnspec.spec.operator import Working
+from attnspec.spec.packed import PackedImplementation
 from attnspec.spec.profiles import Float64Precision
 from attnspec.spec.rms_norm import Gain, RMSNormProfile, RoundingToStorage
 from attnspec.spec.rotary import RotaryImplementation
@@ -77,6 +79,8 @@ def declare_operator(name: str, function: Callable[..., Any], claims: Claims) ->
     declaration = declaration_of(operator)
     if claims.extras:
         raise ValueError("an operator has no extras: omit them")
+    if issubclass(declaration, PackedImplementation):
+        return declare_packed(declaration, name, function, claims)
     features = claims.features
     if features is None:
         features = _features(operator, function, claims.dtypes or _DTYPES)

@@ -261,6 +261,8 @@ def _reference(device: str) -> list[LoadedSubject]:
         GATED_MLP,
         GELU,
         LAYER_NORM,
+        PACKED,
+        PAGED,
         RMS_NORM,
         ROTARY,
         ROUTER,
@@ -279,7 +281,10 @@ def _reference(device: str) -> list[LoadedSubject]:
         LoadedSubject(kind=SubjectKind.SAMPLER, subject=SAMPLER),
         *(
             LoadedSubject(kind=SubjectKind(each.operator), subject=subject_of_operator(each))
-            for each in (LAYER_NORM, GELU, RMS_NORM, ROTARY, GATED_MLP, ROUTER, EXPERTS)
+            for each in (
+                *(LAYER_NORM, GELU, RMS_NORM, ROTARY, GATED_MLP, ROUTER, EXPERTS),
+                *(PACKED, PAGED),
+            )
         ),
     ]
 

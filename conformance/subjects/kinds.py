@@ -21,6 +21,8 @@ class SubjectKind(StrEnum):
     GATED_MLP = "gated_mlp"
     ROUTER = "router"
     EXPERTS = "experts"
+    PACKED = "packed"
+    PAGED = "paged"
 
 
 SUBJECT_KINDS: dict[type, SubjectKind] = {

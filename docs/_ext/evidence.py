@@ -29,6 +29,8 @@ _TITLES = {
     SubjectKind.GATED_MLP: "Gated MLPs",
     SubjectKind.ROUTER: "Routers",
     SubjectKind.EXPERTS: "Experts",
+    SubjectKind.PACKED: "Packed attention",
+    SubjectKind.PAGED: "Paged attention",
 }
 
 _OMITTED = ("seed", "took", "ended")

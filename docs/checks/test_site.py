@@ -7,7 +7,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from built_site import PAGES, SITE
 
-LARGEST = 16 * 10**6
+LARGEST = 17 * 10**6
 """Bytes of all pages together; a chapter with its laws and mutants has about 0.2 million."""
 
 PHONE = {"width": 390, "height": 844}

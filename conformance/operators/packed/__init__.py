@@ -1,0 +1,1 @@
+"""Packed attention: its cases, its calls, and the oracle of each sequence."""

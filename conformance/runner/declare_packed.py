@@ -1,0 +1,277 @@
+"""Declare a bare function as a packed attention: features by parameters, the profile by calls."""
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from attnspec.conformance.comparison.violation import Raised, Violation
+from attnspec.conformance.operators.packed.case import PackedCase
+from attnspec.conformance.operators.packed.subject import PackedBase
+from attnspec.conformance.operators.paged.case import PagedCase, Past
+from attnspec.conformance.operators.subjects import subject_of_operator
+from attnspec.conformance.runner.claims import DTYPES, Claims, with_answers
+from attnspec.conformance.runner.declare import parameters_of
+from attnspec.spec import Values
+from attnspec.spec.packed import (
+    CAUSAL,
+    EmptySequences,
+    LseLayout,
+    OutsideRows,
+    PackedImplementation,
+)
+from attnspec.spec.paged import PagedImplementation
+from attnspec.spec.profiles import EmptyRow, MaskedNonfinite, RoundingLevel
+
+_PLAIN: dict[str, Any] = {
+    "packed": PackedCase(queries=(2, 3), keys=(3, 4), d_head=8),
+    "paged": PagedCase(queries=(2, 3), keys=(3, 4), d_head=8),
+}
+"""A case that every implementation takes, but for its storage type and page size."""
+
+PAGE_SIZES = (1, 3, 4, 16, 24, 64, 128, 256)
+"""The page sizes that are tried."""
+
+_BY_PARAMETER = {
+    "window_size": ("causal", "window"),
+    "enable_gqa": ("gqa",),
+    "return_aux": ("lse",),
+    "softcap": ("softcap",),
+    "sinks": ("sinks",),
+    "alibi_slopes": ("alibi",),
+    "new_key": ("append",),
+}
+
+_USES: dict[str, dict[str, Any]] = {
+    "causal": {"window": CAUSAL},
+    "window": {"window": (1, 0)},
+    "gqa": {"heads": 2},
+    "lse": {"lse": True},
+    "softcap": {"softcap": 2.0},
+    "sinks": {"sinks": True},
+    "alibi": {"alibi": True},
+    "append": {"append": True},
+}
+"""The fields of a case that uses a feature."""
+
+_NUMEROUS: dict[str, Any] = {
+    "queries": (33, 9),
+    "keys": (65, 9),
+    "heads": 2,
+    "kv_heads": 2,
+    "d_head": 16,
+}
+"""Sizes with enough elements for the largest rounding errors."""
+
+
+def declare_packed(
+    declaration: type[PackedImplementation], name: str, function: Callable[..., Any], claims: Claims
+) -> PackedImplementation:
+    """Return the declaration of a bare function that takes packed sequences, or pages.
+
+    Features, storage types and answers that the claims do not give are found by calls: a feature is
+    claimed if the function has its parameter and a call with it raises nothing.
+
+    Args:
+        declaration: the type of the declaration.
+        name: the target.
+        function: the packed attention.
+        claims: of the user.
+
+    Raises:
+        ValueError: for an answer that the profile has not.
+    """
+    features = claims.features
+    dtypes = claims.dtypes or tuple(DTYPES.values())
+    declared = declaration(name=name, function=function, features=features or frozenset())
+    declared = replace(
+        declared,
+        profile=with_answers(declaration.operator, declared.profile, claims.profile),
+    )
+    given = {key for key, _ in claims.profile}
+    if isinstance(declared, PagedImplementation):
+        declared = replace(declared, page_sizes=_page_sizes(declared, dtypes))
+    plain = _plain(declared)
+    accepted = tuple(dtype for dtype in dtypes if not _raises(declared, plain.but(dtype=dtype)))
+    declared = replace(declared, dtypes=claims.dtypes or accepted or dtypes[:2])
+    if features is None:
+        declared = replace(declared, features=_features(declared, parameters_of(function) or {}))
+    found: dict[str, Any] = {}
+    for question, answer in _ANSWERS.items():
+        if question not in given and question in declared.profile.QUESTIONS:
+            found[question] = answer(declared)
+            declared = replace(declared, profile=replace(declared.profile, **found))
+    return declared
+
+
+def _plain(implementation: PackedImplementation) -> Any:
+    """Return a case that an implementation takes, in the first page size that it accepts."""
+    case = _PLAIN[implementation.operator]
+    if isinstance(implementation, PagedImplementation) and implementation.page_sizes:
+        sizes = implementation.page_sizes
+        return case if case.page_size in sizes else case.but(page_size=sizes[0])
+    return case
+
+
+def _page_sizes(
+    implementation: PagedImplementation, dtypes: Sequence[torch.dtype]
+) -> tuple[int, ...] | None:
+    """Return the page sizes whose calls raise nothing, in some storage type; None for all."""
+    plain = _PLAIN["paged"]
+    accepted = tuple(
+        size
+        for size in PAGE_SIZES
+        if any(not _raises(implementation, plain.but(page_size=size, dtype=d)) for d in dtypes)
+    )
+    return accepted if 0 < len(accepted) < len(PAGE_SIZES) else None
+
+
+def _call(implementation: PackedImplementation, case: Any) -> Any:
+    """Return the output of a case, in a storage type that is claimed.
+
+    Raises:
+        Raised: if the function raises.
+        Violation: if the output has a wrong form.
+    """
+    subject = subject_of_operator(implementation)
+    assert isinstance(subject, PackedBase)
+    return subject.call(subject.fit(case).draw(subject.profile)).out
+
+
+def _raises(implementation: PackedImplementation, case: Any) -> bool:
+    """Return whether a call raises; a result of a wrong form is a finding, and no refusal."""
+    subject = subject_of_operator(implementation)
+    assert isinstance(subject, PackedBase)
+    try:
+        subject.call(case.draw(subject.profile))
+    except Raised:
+        return True
+    except Violation:
+        pass
+    return False
+
+
+def _features(implementation: PackedImplementation, names: Any) -> frozenset[str]:
+    """Return the features whose parameters a function has, and which a call may use."""
+    named = [each for name in names for each in _BY_PARAMETER.get(name, ())]
+    dtype = implementation.dtypes[0]
+    return frozenset(
+        each
+        for each in named
+        if not _raises(implementation, _plain(implementation).but(dtype=dtype, **_USES[each]))
+    )
+
+
+def _empty_row(implementation: PackedImplementation) -> EmptyRow:
+    """Return the output of the first query if there are more queries than keys."""
+    if "causal" not in implementation.features:
+        return EmptyRow.ZERO
+    case = _plain(implementation).but(queries=(3, 2), keys=(2, 2), window=CAUSAL)
+    found: EmptyRow = _first_right(implementation, [case], "empty_row", tuple(EmptyRow))
+    return found
+
+
+def _empty_sequences(implementation: PackedImplementation) -> EmptySequences:
+    """Return `undefined` if calls with empty sequences raise: a wrong result is a finding."""
+    dtype, plain = implementation.dtypes[0], _plain(implementation)
+    cases = (
+        plain.but(queries=(2, 0, 3), keys=(3, 0, 4)),
+        plain.but(queries=(2, 2), keys=(3, 0)),
+        plain.but(queries=(2, 0), keys=(3, 2)),
+    )
+    raises = any(_raises(implementation, case.but(dtype=dtype)) for case in cases)
+    return EmptySequences.UNDEFINED if raises else EmptySequences.ALLOWED
+
+
+def _outside_rows(implementation: PackedImplementation) -> OutsideRows:
+    with suppress(Raised, Violation):
+        out = _call(implementation, _plain(implementation).but(outside=3))
+        if not bool(out[sum(_plain(implementation).queries) :].any()):
+            return OutsideRows.ZERO
+    return OutsideRows.UNDEFINED
+
+
+def _unwritten(implementation: PackedImplementation) -> MaskedNonfinite:
+    """Return `propagates` if NaN in the rest of a page reaches the rows of its sequence."""
+    return _spreads(implementation, _plain(implementation).but(queries=(2, 3), columns=0))
+
+
+def _neighbours(implementation: PackedImplementation) -> MaskedNonfinite:
+    """Return `propagates` if NaN of other sequences, or of none, reaches a row, as NaN alone."""
+    case = _plain(implementation)
+    if isinstance(case, PagedCase):
+        full = case.but(page_size=case.page_size, keys=(case.page_size, 2 * case.page_size))
+        return _spreads(implementation, full.but(past=Past.POISONED))
+    return _spreads(implementation, case.but(outside=3))
+
+
+def _spreads(implementation: PackedImplementation, case: Any) -> MaskedNonfinite:
+    """Return `propagates` if NaN reaches a result, and large numbers in its place do not."""
+    profile = implementation.profile
+    names = [each for each in ("neighbours", "unwritten") if hasattr(profile, each)]
+    known: dict[str, Any] = dict.fromkeys(names, MaskedNonfinite.PROPAGATES)
+    finite = replace(implementation, profile=replace(profile, **known))
+    with suppress(Raised, Violation):
+        rows = sum(case.queries)
+        seen = [_call(each, case)[:rows].isnan().any() for each in (implementation, finite)]
+        if bool(seen[0]) and not bool(seen[1]):
+            return MaskedNonfinite.PROPAGATES
+    return MaskedNonfinite.BLOCKED
+
+
+def _lse_layout(implementation: PackedImplementation) -> LseLayout:
+    if "lse" not in implementation.features:
+        return LseLayout.HEADS_FIRST
+    case = _plain(implementation).but(heads=2, kv_heads=2, lse=True)
+    found: LseLayout = _first_right(implementation, [case], "lse_layout", tuple(LseLayout))
+    return found
+
+
+def _rounding(implementation: PackedImplementation) -> RoundingLevel:
+    """Return `fused` if its bounds hold in all storage types, else `eager`, the widest.
+
+    Few calls reach the difference of the levels between: a profile may declare these.
+    """
+    families = (Values.NORMAL, Values.PEAKED, Values.CANCELLATION, Values.OFFSET, Values.NEGATIVE)
+    cases = [
+        _plain(implementation).but(dtype=dtype, values=family, seed=seed, **_NUMEROUS)
+        for dtype in implementation.dtypes
+        for family in families
+        for seed in (0, 1)
+    ]
+    levels = (RoundingLevel.FUSED, RoundingLevel.EAGER)
+    found: RoundingLevel = _first_right(implementation, cases, "rounding", levels)
+    return found
+
+
+def _first_right(
+    implementation: PackedImplementation,
+    cases: Sequence[Any],
+    question: str,
+    answers: Sequence[Any],
+) -> Any:
+    """Return the first answer under which all cases are right, or the first of all."""
+    for answer in answers:
+        profile = replace(implementation.profile, **{question: answer})
+        subject = subject_of_operator(replace(implementation, profile=profile))
+        try:
+            for case in cases:
+                subject.judge_case(subject.fit(case), "wrong")
+        except (Raised, Violation):
+            continue
+        return answer
+    return answers[0]
+
+
+_ANSWERS: dict[str, Callable[[PackedImplementation], Any]] = {
+    "empty_sequences": _empty_sequences,
+    "neighbours": _neighbours,
+    "unwritten": _unwritten,
+    "outside_rows": _outside_rows,
+    "rounding": _rounding,
+    "empty_row": _empty_row,
+    "lse_layout": _lse_layout,
+}
+"""The experiments, in the order in which they need each other's answers."""
