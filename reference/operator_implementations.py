@@ -5,6 +5,7 @@ from jaxtyping import Float
 
 from attnspec.reference.experts import experts, router
 from attnspec.reference.gated_mlp import gated_mlp
+from attnspec.reference.online_softmax import merge, tiled
 from attnspec.reference.rms_norm import rms_norm
 from attnspec.reference.rotary import rotary
 from attnspec.spec.experts import (
@@ -14,6 +15,10 @@ from attnspec.spec.experts import (
     RouterTies,
 )
 from attnspec.spec.gated_mlp import GatedMLPImplementation
+from attnspec.spec.online_softmax import (
+    OnlineSoftmaxImplementation,
+    SoftmaxMergeImplementation,
+)
 from attnspec.spec.rms_norm import RMSNormImplementation
 from attnspec.spec.rotary import RotaryImplementation
 
@@ -49,4 +54,8 @@ EXPERTS = ExpertsImplementation(
     function=experts,
     features=frozenset({"bias", "shared"}),
     dtypes=_DTYPES,
+)
+ONLINE_SOFTMAX = OnlineSoftmaxImplementation(name="reference", function=tiled, dtypes=_DTYPES)
+SOFTMAX_MERGE = SoftmaxMergeImplementation(
+    name="reference", function=merge, dtypes=_DTYPES, has_gradients=False
 )

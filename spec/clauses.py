@@ -29,6 +29,7 @@ CHAPTERS = (
     "rotary",
     "gated_mlp",
     "experts",
+    "online_softmax",
 )
 """The chapters in reading order, by the name of their Markdown page beside this module."""
 

@@ -86,7 +86,8 @@ def check(
     operator: Annotated[
         str | None,
         typer.Option(
-            help="The operator that it is, instead: rms_norm, rotary, gated_mlp, router or experts."
+            help="The operator that it is, instead: rms_norm, rotary, gated_mlp, router, experts, "
+            "online_softmax or softmax_merge."
         ),
     ] = None,
     device: Annotated[str, typer.Option(help="Where to run: cpu, cuda, cuda:1.")] = "cpu",

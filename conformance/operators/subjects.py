@@ -6,11 +6,19 @@ from types import MappingProxyType
 from attnspec.conformance.operators.experts.router import RouterSubject
 from attnspec.conformance.operators.experts.subject import ExpertsSubject
 from attnspec.conformance.operators.gated_mlp.subject import GatedMLPSubject
+from attnspec.conformance.operators.online_softmax.subject import (
+    OnlineSoftmaxSubject,
+    SoftmaxMergeSubject,
+)
 from attnspec.conformance.operators.rms_norm.subject import RMSNormSubject
 from attnspec.conformance.operators.rotary.subject import RotarySubject
 from attnspec.conformance.operators.subject import OperatorSubject
 from attnspec.spec.experts import ExpertsImplementation, RouterImplementation
 from attnspec.spec.gated_mlp import GatedMLPImplementation
+from attnspec.spec.online_softmax import (
+    OnlineSoftmaxImplementation,
+    SoftmaxMergeImplementation,
+)
 from attnspec.spec.operator import OperatorImplementation
 from attnspec.spec.rms_norm import RMSNormImplementation
 from attnspec.spec.rotary import RotaryImplementation
@@ -24,6 +32,8 @@ DECLARATIONS: Mapping[str, type[OperatorImplementation]] = MappingProxyType(
             GatedMLPImplementation,
             RouterImplementation,
             ExpertsImplementation,
+            OnlineSoftmaxImplementation,
+            SoftmaxMergeImplementation,
         )
     }
 )
@@ -36,6 +46,8 @@ SUBJECTS: Mapping[str, type[OperatorSubject]] = MappingProxyType(
         "gated_mlp": GatedMLPSubject,
         "router": RouterSubject,
         "experts": ExpertsSubject,
+        "online_softmax": OnlineSoftmaxSubject,
+        "softmax_merge": SoftmaxMergeSubject,
     }
 )
 """The type of the subject of each operator, by its name."""

@@ -13,6 +13,11 @@ from attnspec.conformance.operators.experts.case import ExpertsCase, RouterCase
 from attnspec.conformance.operators.experts.router import RouterSubject
 from attnspec.conformance.operators.gated_mlp.case import GatedMLPCase
 from attnspec.conformance.operators.gated_mlp.subject import is_within
+from attnspec.conformance.operators.online_softmax.case import (
+    OnlineSoftmaxCase,
+    Scores,
+    SoftmaxMergeCase,
+)
 from attnspec.conformance.operators.rms_norm.case import RMSNormCase, Rows
 from attnspec.conformance.operators.subjects import declaration_of, subject_of_operator
 from attnspec.conformance.runner.claims import DTYPES, Claims
@@ -24,6 +29,12 @@ from attnspec.conformance.runner.declare_rotary import (
 )
 from attnspec.spec.experts import RouterProfile, RouterScores, RouterTies
 from attnspec.spec.gated_mlp import GatedMLPProfile, GateForm, GatePacking
+from attnspec.spec.online_softmax import (
+    Kept,
+    LogBase,
+    OnlineSoftmaxProfile,
+    SoftmaxMergeProfile,
+)
 from attnspec.spec.operator import Working
 from attnspec.spec.profiles import Float64Precision
 from attnspec.spec.rms_norm import Gain, RMSNormProfile, RoundingToStorage
@@ -41,6 +52,13 @@ _CASES: dict[str, tuple[Any, ...]] = {
     "gated_mlp": (GatedMLPCase(shape=(5,), d_model=6, d_inner=8),),
     "router": (RouterCase(tokens=5, d_model=6, experts=7, top_k=3),),
     "experts": (ExpertsCase(tokens=5, d_model=6, d_inner=8),),
+    "online_softmax": (
+        OnlineSoftmaxCase(queries=3, keys=9),
+        # exponentials of scores and of sums of exponentials overflow
+        OnlineSoftmaxCase(queries=3, keys=9, scores=Scores.LARGE),
+        OnlineSoftmaxCase(queries=3, keys=65, seed=1),
+    ),
+    "softmax_merge": (SoftmaxMergeCase(rows=(3,)),),
 }
 """The cases of the calls that find profile and storage types."""
 
@@ -164,6 +182,14 @@ def _profiles(operator: str) -> Iterator[Any]:
                             ties=ties,
                             scores_precision=precision,
                         )
+        return
+    if operator == "online_softmax":
+        for kept, base in product(Kept, LogBase):
+            yield OnlineSoftmaxProfile(keeps=kept, base=base)
+        return
+    if operator == "softmax_merge":
+        for base in LogBase:
+            yield SoftmaxMergeProfile(base=base)
         return
     if operator == "rms_norm":
         answers = product(Float64Precision, Working, RoundingToStorage, Gain)

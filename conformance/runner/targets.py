@@ -259,9 +259,11 @@ def _reference(device: str) -> list[LoadedSubject]:
     from attnspec.reference.operator_implementations import (
         EXPERTS,
         GATED_MLP,
+        ONLINE_SOFTMAX,
         RMS_NORM,
         ROTARY,
         ROUTER,
+        SOFTMAX_MERGE,
     )
     from attnspec.reference.text_implementations import SAMPLER, TOKENIZER
 
@@ -277,7 +279,10 @@ def _reference(device: str) -> list[LoadedSubject]:
         LoadedSubject(kind=SubjectKind.SAMPLER, subject=SAMPLER),
         *(
             LoadedSubject(kind=SubjectKind(each.operator), subject=subject_of_operator(each))
-            for each in (RMS_NORM, ROTARY, GATED_MLP, ROUTER, EXPERTS)
+            for each in (
+                *(RMS_NORM, ROTARY, GATED_MLP, ROUTER, EXPERTS),
+                *(ONLINE_SOFTMAX, SOFTMAX_MERGE),
+            )
         ),
     ]
 

@@ -19,6 +19,8 @@ class SubjectKind(StrEnum):
     GATED_MLP = "gated_mlp"
     ROUTER = "router"
     EXPERTS = "experts"
+    ONLINE_SOFTMAX = "online_softmax"
+    SOFTMAX_MERGE = "softmax_merge"
 
 
 SUBJECT_KINDS: dict[type, SubjectKind] = {
