@@ -246,7 +246,8 @@ class _Recomputing(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> tuple[Scores, Values]:
-        return recomputed_gradients(*ctx.saved_tensors, grads[0])
+        scores, values, out, lse = ctx.saved_tensors
+        return recomputed_gradients(scores, values, out, lse, grads[0])
 
 
 def recomputing(scores: Scores, values: Values) -> tuple[Out, OfRows]:
@@ -262,7 +263,7 @@ def recomputing(scores: Scores, values: Values) -> tuple[Out, OfRows]:
     Clauses:
         ONL-14
     """
-    result: tuple[Out, OfRows] = _Recomputing.apply(scores, values)
+    result: tuple[Out, OfRows] = _Recomputing.apply(scores, values)  # type: ignore[no-untyped-call]
     return result
 
 

@@ -3,11 +3,13 @@
 import torch
 from jaxtyping import Float
 
+from attnspec.reference.additive_attention import additive_attention
 from attnspec.reference.experts import experts, router
 from attnspec.reference.gated_mlp import gated_mlp
 from attnspec.reference.online_softmax import merge, tiled
 from attnspec.reference.rms_norm import rms_norm
 from attnspec.reference.rotary import rotary
+from attnspec.spec.additive_attention import AdditiveAttentionImplementation
 from attnspec.spec.experts import (
     ExpertsImplementation,
     RouterImplementation,
@@ -58,4 +60,10 @@ EXPERTS = ExpertsImplementation(
 ONLINE_SOFTMAX = OnlineSoftmaxImplementation(name="reference", function=tiled, dtypes=_DTYPES)
 SOFTMAX_MERGE = SoftmaxMergeImplementation(
     name="reference", function=merge, dtypes=_DTYPES, has_gradients=False
+)
+ADDITIVE_ATTENTION = AdditiveAttentionImplementation(
+    name="reference",
+    function=additive_attention,
+    features=AdditiveAttentionImplementation.FEATURES,
+    dtypes=_DTYPES,
 )

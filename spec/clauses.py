@@ -30,6 +30,7 @@ CHAPTERS = (
     "gated_mlp",
     "experts",
     "online_softmax",
+    "additive_attention",
 )
 """The chapters in reading order, by the name of their Markdown page beside this module."""
 

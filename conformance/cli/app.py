@@ -87,7 +87,7 @@ def check(
         str | None,
         typer.Option(
             help="The operator that it is, instead: rms_norm, rotary, gated_mlp, router, experts, "
-            "online_softmax or softmax_merge."
+            "online_softmax, softmax_merge or additive_attention."
         ),
     ] = None,
     device: Annotated[str, typer.Option(help="Where to run: cpu, cuda, cuda:1.")] = "cpu",

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from attnspec.conformance.operators.additive_attention.subject import AdditiveAttentionSubject
 from attnspec.conformance.operators.experts.router import RouterSubject
 from attnspec.conformance.operators.experts.subject import ExpertsSubject
 from attnspec.conformance.operators.gated_mlp.subject import GatedMLPSubject
@@ -13,6 +14,7 @@ from attnspec.conformance.operators.online_softmax.subject import (
 from attnspec.conformance.operators.rms_norm.subject import RMSNormSubject
 from attnspec.conformance.operators.rotary.subject import RotarySubject
 from attnspec.conformance.operators.subject import OperatorSubject
+from attnspec.spec.additive_attention import AdditiveAttentionImplementation
 from attnspec.spec.experts import ExpertsImplementation, RouterImplementation
 from attnspec.spec.gated_mlp import GatedMLPImplementation
 from attnspec.spec.online_softmax import (
@@ -34,6 +36,7 @@ DECLARATIONS: Mapping[str, type[OperatorImplementation]] = MappingProxyType(
             ExpertsImplementation,
             OnlineSoftmaxImplementation,
             SoftmaxMergeImplementation,
+            AdditiveAttentionImplementation,
         )
     }
 )
@@ -48,6 +51,7 @@ SUBJECTS: Mapping[str, type[OperatorSubject]] = MappingProxyType(
         "experts": ExpertsSubject,
         "online_softmax": OnlineSoftmaxSubject,
         "softmax_merge": SoftmaxMergeSubject,
+        "additive_attention": AdditiveAttentionSubject,
     }
 )
 """The type of the subject of each operator, by its name."""

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from attnspec.conformance.comparison.violation import Raised, Violation
+from attnspec.conformance.operators.additive_attention.case import AdditiveAttentionCase
 from attnspec.conformance.operators.experts.case import ExpertsCase, RouterCase
 from attnspec.conformance.operators.experts.router import RouterSubject
 from attnspec.conformance.operators.gated_mlp.case import GatedMLPCase
@@ -27,6 +28,7 @@ from attnspec.conformance.runner.declare_rotary import (
     rotary_features,
     rotary_profiles,
 )
+from attnspec.spec.additive_attention import AdditiveAttentionProfile
 from attnspec.spec.experts import RouterProfile, RouterScores, RouterTies
 from attnspec.spec.gated_mlp import GatedMLPProfile, GateForm, GatePacking
 from attnspec.spec.online_softmax import (
@@ -59,6 +61,7 @@ _CASES: dict[str, tuple[Any, ...]] = {
         OnlineSoftmaxCase(queries=3, keys=65, seed=1),
     ),
     "softmax_merge": (SoftmaxMergeCase(rows=(3,)),),
+    "additive_attention": (AdditiveAttentionCase(keys=5),),
 }
 """The cases of the calls that find profile and storage types."""
 
@@ -161,8 +164,12 @@ def _features(
     if operator == "rotary":
         return rotary_features(function, dtypes)
     names = parameters_of(function) or {}
-    bias = "bias" if operator == "router" else "down_bias"
-    found = {"bias": bias in names, "shared": operator == "experts" and "shared" in names}
+    bias = "bias" if operator in ("router", "additive_attention") else "down_bias"
+    found = {
+        "bias": bias in names,
+        "shared": operator == "experts" and "shared" in names,
+        "mask": operator == "additive_attention" and "mask" in names,
+    }
     return frozenset(name for name, is_found in found.items() if is_found)
 
 
@@ -186,6 +193,10 @@ def _profiles(operator: str) -> Iterator[Any]:
     if operator == "online_softmax":
         for kept, base in product(Kept, LogBase):
             yield OnlineSoftmaxProfile(keeps=kept, base=base)
+        return
+    if operator == "additive_attention":
+        for precision in Float64Precision:
+            yield AdditiveAttentionProfile(float64_precision=precision)
         return
     if operator == "softmax_merge":
         for base in LogBase:

@@ -21,6 +21,7 @@ class SubjectKind(StrEnum):
     EXPERTS = "experts"
     ONLINE_SOFTMAX = "online_softmax"
     SOFTMAX_MERGE = "softmax_merge"
+    ADDITIVE_ATTENTION = "additive_attention"
 
 
 SUBJECT_KINDS: dict[type, SubjectKind] = {

@@ -24,7 +24,7 @@ class PlainOnlineSoftmax:
     def __call__(self, scores: torch.Tensor, values: torch.Tensor) -> Any:
         """Return output and log-sum-exp."""
         wide = self.wide(scores.dtype)
-        result = _WithBackward.apply(scores.to(wide), values.to(wide), self)
+        result = _WithBackward.apply(scores.to(wide), values.to(wide), self)  # type: ignore[no-untyped-call]
         return result[0].to(scores.dtype), result[1].to(max(wide, torch.float32, key=_bits))
 
     def wide(self, dtype: torch.dtype) -> torch.dtype:

@@ -130,14 +130,15 @@ class OnlineSoftmaxSubject(OperatorSubject):
         allowed = bounds(scores, values, self.profile, grad_out)
         grads = {}
         with torch.enable_grad():
-            leaves = [each.detach().double().requires_grad_() for each in (scores, values)]
-            out, lse = (_of_torch if self.is_reference else safe)(*leaves)
+            wide = scores.detach().double().requires_grad_()
+            mixed = values.detach().double().requires_grad_()
+            out, lse = (_of_torch if self.is_reference else safe)(wide, mixed)
             grad = None if grad_out is None else grad_out.double()
             if grad is not None:
-                found = torch.autograd.grad(out, leaves, grad)
+                found = torch.autograd.grad(out, [wide, mixed], grad)
                 grads = dict(zip(("scores", "values"), found, strict=True))
         # the oracle rounds too
-        own = bounds(*leaves, OnlineSoftmaxProfile(base=self.profile.base), grad)
+        own = bounds(wide, mixed, OnlineSoftmaxProfile(base=self.profile.base), grad)
         _count(started)
         return Expected(
             out=out.detach(),
@@ -223,7 +224,8 @@ class SoftmaxMergeSubject(OperatorSubject):
 
     def judge_case(self, case: SoftmaxMergeCase, message: str) -> None:
         """Check the result of a case against the definition."""
-        self.judge(*case.draw(self.profile.base), message)
+        first, second = case.draw(self.profile.base)
+        self.judge(first, second, message)
 
     def judge(self, a: Result, b: Result, message: str) -> Result:
         """Check the result of a merge against the definition, and return it."""
