@@ -44,14 +44,15 @@ class SoftmaxOverQueries(PlainAdditiveAttention):
     killed_by="additive-weights-sum-to-one",
 )
 class MaskedWeights(PlainAdditiveAttention):
+    mask: torch.Tensor | None = None
+
     def masked(self, scores: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         self.mask = mask
         return scores
 
     def weights(self, scores: torch.Tensor) -> torch.Tensor:
+        mask, self.mask = self.mask, None
         weights = super().weights(scores)
-        mask = getattr(self, "mask", None)
-        self.mask = None
         return weights if mask is None else weights * mask
 
 
