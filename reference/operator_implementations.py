@@ -4,12 +4,14 @@ import torch
 from jaxtyping import Float
 
 from attnspec.reference.additive_attention import additive_attention
+from attnspec.reference.encoder import build
 from attnspec.reference.experts import experts, router
 from attnspec.reference.gated_mlp import gated_mlp
 from attnspec.reference.online_softmax import merge, tiled
 from attnspec.reference.rms_norm import rms_norm
 from attnspec.reference.rotary import rotary
 from attnspec.spec.additive_attention import AdditiveAttentionImplementation
+from attnspec.spec.encoder import BertImplementation
 from attnspec.spec.experts import (
     ExpertsImplementation,
     RouterImplementation,
@@ -66,4 +68,7 @@ ADDITIVE_ATTENTION = AdditiveAttentionImplementation(
     function=additive_attention,
     features=AdditiveAttentionImplementation.FEATURES,
     dtypes=_DTYPES,
+)
+BERT = BertImplementation(
+    name="reference", function=build, features=BertImplementation.FEATURES, dtypes=_DTYPES
 )

@@ -31,6 +31,7 @@ CHAPTERS = (
     "experts",
     "online_softmax",
     "additive_attention",
+    "encoder",
 )
 """The chapters in reading order, by the name of their Markdown page beside this module."""
 

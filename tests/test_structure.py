@@ -35,7 +35,7 @@ SUBPACKAGES = {
     "operators": {"attention", "comparison", "models"},
     "subjects": {"attention", "operators"},
     "laws": {"attention", "comparison", "isolation", "models", "operators", "subjects", "text"},
-    "mutants": {"attention", "laws", "models", "text"},
+    "mutants": {"attention", "laws", "models", "operators", "text"},
     "report": {"comparison", "mutants"},
     "diagnosis": {
         *("attention", "comparison", "isolation", "laws", "models", "mutants", "operators"),

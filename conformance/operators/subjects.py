@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from attnspec.conformance.operators.additive_attention.subject import AdditiveAttentionSubject
+from attnspec.conformance.operators.bert.subject import BertSubject
 from attnspec.conformance.operators.experts.router import RouterSubject
 from attnspec.conformance.operators.experts.subject import ExpertsSubject
 from attnspec.conformance.operators.gated_mlp.subject import GatedMLPSubject
@@ -15,6 +16,7 @@ from attnspec.conformance.operators.rms_norm.subject import RMSNormSubject
 from attnspec.conformance.operators.rotary.subject import RotarySubject
 from attnspec.conformance.operators.subject import OperatorSubject
 from attnspec.spec.additive_attention import AdditiveAttentionImplementation
+from attnspec.spec.encoder import BertImplementation
 from attnspec.spec.experts import ExpertsImplementation, RouterImplementation
 from attnspec.spec.gated_mlp import GatedMLPImplementation
 from attnspec.spec.online_softmax import (
@@ -37,6 +39,7 @@ DECLARATIONS: Mapping[str, type[OperatorImplementation]] = MappingProxyType(
             OnlineSoftmaxImplementation,
             SoftmaxMergeImplementation,
             AdditiveAttentionImplementation,
+            BertImplementation,
         )
     }
 )
@@ -52,6 +55,7 @@ SUBJECTS: Mapping[str, type[OperatorSubject]] = MappingProxyType(
         "online_softmax": OnlineSoftmaxSubject,
         "softmax_merge": SoftmaxMergeSubject,
         "additive_attention": AdditiveAttentionSubject,
+        "bert": BertSubject,
     }
 )
 """The type of the subject of each operator, by its name."""

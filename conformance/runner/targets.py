@@ -258,6 +258,7 @@ def _reference(device: str) -> list[LoadedSubject]:
     from attnspec.reference.model import MODEL
     from attnspec.reference.operator_implementations import (
         ADDITIVE_ATTENTION,
+        BERT,
         EXPERTS,
         GATED_MLP,
         ONLINE_SOFTMAX,
@@ -282,7 +283,7 @@ def _reference(device: str) -> list[LoadedSubject]:
             LoadedSubject(kind=SubjectKind(each.operator), subject=subject_of_operator(each))
             for each in (
                 *(RMS_NORM, ROTARY, GATED_MLP, ROUTER, EXPERTS),
-                *(ONLINE_SOFTMAX, SOFTMAX_MERGE, ADDITIVE_ATTENTION),
+                *(ONLINE_SOFTMAX, SOFTMAX_MERGE, ADDITIVE_ATTENTION, BERT),
             )
         ),
     ]

@@ -22,6 +22,7 @@ class SubjectKind(StrEnum):
     ONLINE_SOFTMAX = "online_softmax"
     SOFTMAX_MERGE = "softmax_merge"
     ADDITIVE_ATTENTION = "additive_attention"
+    BERT = "bert"
 
 
 SUBJECT_KINDS: dict[type, SubjectKind] = {
