@@ -100,7 +100,8 @@ def self_attention(
 
     def split(part: str) -> torch.Tensor:
         projected = linear(x, weights, f"{name}.self.{part}")
-        return projected.unflatten(-1, (heads, -1)).transpose(1, 2)
+        parts: torch.Tensor = projected.unflatten(-1, (heads, -1))
+        return parts.transpose(1, 2)
 
     scale = (config.hidden_size // heads) ** -0.5
     mixed = attention(split("query"), split("key"), split("value"), visible, scale=scale)

@@ -241,7 +241,7 @@ def law_an_encoder_leaves_its_parameters_as_they_are(subject: BertSubject, case:
     weights, inputs = case.draw_parameters(), case.draw()
     given = {name: each.clone() for name, each in weights.items()}
     ids = inputs["input_ids"].clone()
-    model = subject.implementation.function(case.config, given)
+    model: Any = subject.implementation.function(case.config, given)
     with torch.no_grad():
         first, second = model(ids), model(ids)
     if not torch.equal(first, second):

@@ -127,7 +127,8 @@ class HeadsInterleaved(Steps):
     title = "neighbouring channels belong to different heads"
 
     def split(self, x: torch.Tensor, heads: int) -> torch.Tensor:
-        return x.unflatten(-1, (-1, heads)).movedim(-1, 1)
+        parts: torch.Tensor = x.unflatten(-1, (-1, heads))
+        return parts.movedim(-1, 1)
 
 
 class PoolsLast(Steps):

@@ -118,7 +118,8 @@ class Steps:
 
     def split(self, x: torch.Tensor, heads: int) -> torch.Tensor:
         """Return the heads of a projection, (batch, heads, length, d_head)."""
-        return x.unflatten(-1, (heads, -1)).transpose(1, 2)
+        parts: torch.Tensor = x.unflatten(-1, (heads, -1))
+        return parts.transpose(1, 2)
 
     def scale(self, d_head: int) -> float:
         """Return the scale of the scores."""
