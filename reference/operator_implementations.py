@@ -4,13 +4,18 @@ import torch
 from jaxtyping import Float
 
 from attnspec.reference.activation import gelu_erf
+from attnspec.reference.additive_attention import additive_attention
+from attnspec.reference.encoder import build
 from attnspec.reference.experts import experts, router
 from attnspec.reference.gated_mlp import gated_mlp
 from attnspec.reference.layer_norm import layer_norm
+from attnspec.reference.online_softmax import merge, tiled
 from attnspec.reference.packed import packed_attention
 from attnspec.reference.paged import paged_attention
 from attnspec.reference.rms_norm import rms_norm
 from attnspec.reference.rotary import rotary
+from attnspec.spec.additive_attention import AdditiveAttentionImplementation
+from attnspec.spec.encoder import BertImplementation
 from attnspec.spec.experts import (
     ExpertsImplementation,
     RouterImplementation,
@@ -20,6 +25,10 @@ from attnspec.spec.experts import (
 from attnspec.spec.gated_mlp import GatedMLPImplementation
 from attnspec.spec.gelu import GELUImplementation
 from attnspec.spec.layer_norm import LayerNormImplementation
+from attnspec.spec.online_softmax import (
+    OnlineSoftmaxImplementation,
+    SoftmaxMergeImplementation,
+)
 from attnspec.spec.packed import (
     PACKED_FEATURES,
     OutsideRows,
@@ -75,6 +84,19 @@ EXPERTS = ExpertsImplementation(
     function=experts,
     features=frozenset({"bias", "shared"}),
     dtypes=_DTYPES,
+)
+ONLINE_SOFTMAX = OnlineSoftmaxImplementation(name="reference", function=tiled, dtypes=_DTYPES)
+SOFTMAX_MERGE = SoftmaxMergeImplementation(
+    name="reference", function=merge, dtypes=_DTYPES, has_gradients=False
+)
+ADDITIVE_ATTENTION = AdditiveAttentionImplementation(
+    name="reference",
+    function=additive_attention,
+    features=AdditiveAttentionImplementation.FEATURES,
+    dtypes=_DTYPES,
+)
+BERT = BertImplementation(
+    name="reference", function=build, features=BertImplementation.FEATURES, dtypes=_DTYPES
 )
 PACKED = PackedImplementation(
     name="reference",

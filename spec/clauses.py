@@ -29,6 +29,9 @@ CHAPTERS = (
     "rotary",
     "gated_mlp",
     "experts",
+    "online_softmax",
+    "additive_attention",
+    "encoder",
     "packed",
     "paged",
 )

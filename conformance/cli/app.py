@@ -8,6 +8,7 @@ import typer
 
 from attnspec import __version__
 from attnspec.conformance.cli.check_gpt2 import check_gpt2
+from attnspec.conformance.cli.check_model import check_model
 from attnspec.conformance.cli.generate import generate
 from attnspec.conformance.cli.mutants import mutants
 from attnspec.conformance.cli.options import (
@@ -87,7 +88,8 @@ def check(
         str | None,
         typer.Option(
             help="The operator that it is, instead: layer_norm, gelu, rms_norm, rotary, gated_mlp, "
-            "router, experts, packed or paged."
+            "router, experts, online_softmax, softmax_merge, additive_attention, bert, packed or "
+            "paged."
         ),
     ] = None,
     packed: Annotated[
@@ -245,6 +247,7 @@ def explain(identifier: Annotated[str, typer.Argument(help="A clause, such as AT
 # the order of the help, each in words that fit a line
 app.command(short_help="Try every law on an attention.")(check)
 app.command(short_help="Try every law on a GPT-2, and name where it diverges.")(check_gpt2)
+app.command(short_help="Try every law on a BERT, and name where it diverges.")(check_model)
 app.command(short_help="Find out what an attention does, and how to declare it.")(probe)
 app.command(short_help="Show a report again, or compare several.")(report)
 app.command("list", short_help="List implementations, and laws with their clauses.")(

@@ -3,20 +3,32 @@
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from attnspec.conformance.operators.additive_attention.subject import AdditiveAttentionSubject
+from attnspec.conformance.operators.bert.subject import BertSubject
 from attnspec.conformance.operators.experts.router import RouterSubject
 from attnspec.conformance.operators.experts.subject import ExpertsSubject
 from attnspec.conformance.operators.gated_mlp.subject import GatedMLPSubject
 from attnspec.conformance.operators.gelu.subject import GELUSubject
 from attnspec.conformance.operators.layer_norm.subject import LayerNormSubject
+from attnspec.conformance.operators.online_softmax.subject import (
+    OnlineSoftmaxSubject,
+    SoftmaxMergeSubject,
+)
 from attnspec.conformance.operators.packed.subject import PackedSubject
 from attnspec.conformance.operators.paged.subject import PagedSubject
 from attnspec.conformance.operators.rms_norm.subject import RMSNormSubject
 from attnspec.conformance.operators.rotary.subject import RotarySubject
 from attnspec.conformance.operators.subject import OperatorSubject
+from attnspec.spec.additive_attention import AdditiveAttentionImplementation
+from attnspec.spec.encoder import BertImplementation
 from attnspec.spec.experts import ExpertsImplementation, RouterImplementation
 from attnspec.spec.gated_mlp import GatedMLPImplementation
 from attnspec.spec.gelu import GELUImplementation
 from attnspec.spec.layer_norm import LayerNormImplementation
+from attnspec.spec.online_softmax import (
+    OnlineSoftmaxImplementation,
+    SoftmaxMergeImplementation,
+)
 from attnspec.spec.operator import OperatorImplementation
 from attnspec.spec.packed import PackedImplementation
 from attnspec.spec.paged import PagedImplementation
@@ -34,6 +46,10 @@ DECLARATIONS: Mapping[str, type[OperatorImplementation]] = MappingProxyType(
             GatedMLPImplementation,
             RouterImplementation,
             ExpertsImplementation,
+            OnlineSoftmaxImplementation,
+            SoftmaxMergeImplementation,
+            AdditiveAttentionImplementation,
+            BertImplementation,
             PackedImplementation,
             PagedImplementation,
         )
@@ -50,6 +66,10 @@ SUBJECTS: Mapping[str, type[OperatorSubject]] = MappingProxyType(
         "gated_mlp": GatedMLPSubject,
         "router": RouterSubject,
         "experts": ExpertsSubject,
+        "online_softmax": OnlineSoftmaxSubject,
+        "softmax_merge": SoftmaxMergeSubject,
+        "additive_attention": AdditiveAttentionSubject,
+        "bert": BertSubject,
         "packed": PackedSubject,
         "paged": PagedSubject,
     }

@@ -92,7 +92,8 @@ def with_profile(
         return planned if has_dtypes else _with_refused_dtypes(planned, loaded)
     if planned.is_external and isinstance(loaded.subject, OperatorSubject):
         found = profile_in_words(loaded.subject.implementation)
-        return replace(planned, remark=f"{planned.name} is judged under the profile {found}")
+        remark = f"{planned.name} is judged under the profile {found}"
+        return replace(planned, remark=remark) if found else planned
     if not planned.is_external or loaded.kind is not SubjectKind.ATTENTION:
         return planned
     name, typed = planned.name, planned.claims.profile

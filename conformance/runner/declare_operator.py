@@ -9,6 +9,8 @@ from typing import Any
 import torch
 
 from attnspec.conformance.comparison.violation import Raised, Violation
+from attnspec.conformance.operators.additive_attention.case import AdditiveAttentionCase
+from attnspec.conformance.operators.bert.case import BertCase
 from attnspec.conformance.operators.experts.case import ExpertsCase, RouterCase
 from attnspec.conformance.operators.experts.router import RouterSubject
 from attnspec.conformance.operators.gated_mlp.case import GatedMLPCase
@@ -17,6 +19,11 @@ from attnspec.conformance.operators.gelu.case import Arguments, GELUCase
 from attnspec.conformance.operators.layer_norm.case import LayerNormCase
 from attnspec.conformance.operators.layer_norm.case import Rows as LayerNormRows
 from attnspec.conformance.operators.layer_norm.subject import LayerNormSubject
+from attnspec.conformance.operators.online_softmax.case import (
+    OnlineSoftmaxCase,
+    Scores,
+    SoftmaxMergeCase,
+)
 from attnspec.conformance.operators.rms_norm.case import RMSNormCase, Rows
 from attnspec.conformance.operators.subjects import declaration_of, subject_of_operator
 from attnspec.conformance.runner.claims import DTYPES, Claims
@@ -27,10 +34,18 @@ from attnspec.conformance.runner.declare_rotary import (
     rotary_features,
     rotary_profiles,
 )
+from attnspec.spec.additive_attention import AdditiveAttentionProfile
+from attnspec.spec.encoder import BertProfile
 from attnspec.spec.experts import RouterProfile, RouterScores, RouterTies
 from attnspec.spec.gated_mlp import GatedMLPProfile, GateForm, GatePacking
 from attnspec.spec.gelu import Approximate, GELUProfile
 from attnspec.spec.layer_norm import LayerNormProfile, Saved
+from attnspec.spec.online_softmax import (
+    Kept,
+    LogBase,
+    OnlineSoftmaxProfile,
+    SoftmaxMergeProfile,
+)
 from attnspec.spec.operator import Working
 from attnspec.spec.packed import PackedImplementation
 from attnspec.spec.profiles import Float64Precision
@@ -58,6 +73,15 @@ _CASES: dict[str, tuple[Any, ...]] = {
     "gated_mlp": (GatedMLPCase(shape=(5,), d_model=6, d_inner=8),),
     "router": (RouterCase(tokens=5, d_model=6, experts=7, top_k=3),),
     "experts": (ExpertsCase(tokens=5, d_model=6, d_inner=8),),
+    "online_softmax": (
+        OnlineSoftmaxCase(queries=3, keys=9),
+        # exponentials of scores and of sums of exponentials overflow
+        OnlineSoftmaxCase(queries=3, keys=9, scores=Scores.LARGE),
+        OnlineSoftmaxCase(queries=3, keys=65, seed=1),
+    ),
+    "softmax_merge": (SoftmaxMergeCase(rows=(3,)),),
+    "bert": (BertCase(),),
+    "additive_attention": (AdditiveAttentionCase(keys=5),),
 }
 """The cases of the calls that find profile and storage types."""
 
@@ -77,31 +101,35 @@ def declare_operator(name: str, function: Callable[..., Any], claims: Claims) ->
     """
     operator = claims.operator or ""
     declaration = declaration_of(operator)
+    tried = _DTYPES[:2] if operator == "bert" else _DTYPES  # a model is judged in these alone
+    if unjudged := set(claims.dtypes or ()) - set(tried):
+        names = ", ".join(sorted(str(each).removeprefix("torch.") for each in unjudged))
+        raise ValueError(f"{operator} is judged in float64 and float32, not in {names}")
     if claims.extras:
         raise ValueError("an operator has no extras: omit them")
     if issubclass(declaration, PackedImplementation):
         return declare_packed(declaration, name, function, claims)
     features = claims.features
     if features is None:
-        features = _features(operator, function, claims.dtypes or _DTYPES)
+        features = _features(operator, function, claims.dtypes or tried)
     dtypes = claims.dtypes
     profiles = _chosen(operator, claims.profile)
     declared = declaration(name=name, function=function, features=features, profile=profiles[0])
     if isinstance(declared, RotaryImplementation):
         return declare_rotary(declared, profiles, dtypes)
     # in the widest type that it takes, since functions that differ little are alike in 16 bits
-    for widest in dtypes or _DTYPES:
+    for widest in dtypes or tried:
         candidates = [replace(declared, profile=profile) for profile in profiles]
         right = [each for each in candidates if _is_right(each, widest)]
         if right:
             # profiles that give equal results in one type may differ in others, or in the
             # rounding of gradients
-            counts = [sum(_count_right(each, dtype) for dtype in _DTYPES) for each in right]
+            counts = [sum(_count_right(each, dtype) for dtype in tried) for each in right]
             most = max(counts)
             best = [each for each, count in zip(right, counts, strict=True) if count == most]
             found = next((each for each in best if _has_right_gradients(each, widest)), best[0])
             return replace(found, dtypes=dtypes or _accepted(found, widest))
-    return replace(declared, dtypes=dtypes or _accepted(declared, _DTYPES[0]) or _DTYPES[:2])
+    return replace(declared, dtypes=dtypes or _accepted(declared, tried[0]) or _DTYPES[:2])
 
 
 def _accepted(implementation: Any, widest: torch.dtype) -> tuple[torch.dtype, ...]:
@@ -111,7 +139,7 @@ def _accepted(implementation: Any, widest: torch.dtype) -> tuple[torch.dtype, ..
     """
     subject, case = subject_of_operator(implementation), _CASES[implementation.operator][0]
     accepted = []
-    for dtype in _DTYPES:
+    for dtype in _DTYPES[:2] if implementation.operator == "bert" else _DTYPES:
         if dtype.itemsize <= widest.itemsize:
             try:
                 subject.judge_case(case.but(dtype=dtype), "wrong")
@@ -161,10 +189,36 @@ def _features(
     """Return the features whose parameters a function names."""
     if operator == "rotary":
         return rotary_features(function, dtypes)
+    if operator == "bert":
+        return _features_of_bert(function)
     names = parameters_of(function) or {}
-    bias = "bias" if operator == "router" else "down_bias"
-    found = {"bias": bias in names, "shared": operator == "experts" and "shared" in names}
+    bias = "bias" if operator in ("router", "additive_attention") else "down_bias"
+    found = {
+        "bias": bias in names,
+        "shared": operator == "experts" and "shared" in names,
+        "mask": operator == "additive_attention" and "mask" in names,
+    }
     return frozenset(name for name, is_found in found.items() if is_found)
+
+
+_OPTIONS_OF_BERT = {
+    "attention_mask": "padding",
+    "token_type_ids": "token_types",
+    "output_hidden_states": "hidden_states",
+    "output_pooled": "pooler",
+}
+"""The features of a BERT by the parameters of the model that is built."""
+
+
+def _features_of_bert(function: Callable[..., Any]) -> frozenset[str]:
+    """Return the features whose options a model takes; none if it cannot be built."""
+    case = BertCase()
+    try:
+        model = function(case.config, case.draw_parameters())
+    except Exception:  # whatever it is, a law reports it
+        return frozenset()
+    names = parameters_of(getattr(model, "forward", model)) or {}
+    return frozenset(feature for name, feature in _OPTIONS_OF_BERT.items() if name in names)
 
 
 def _profiles(operator: str) -> Iterator[Any]:
@@ -194,6 +248,21 @@ def _profiles(operator: str) -> Iterator[Any]:
     if operator == "gelu":
         for precision, working, approximate in product(Float64Precision, Working, Approximate):
             yield GELUProfile(approximate=approximate, working=working, float64_precision=precision)
+        return
+    if operator == "online_softmax":
+        for kept, base in product(Kept, LogBase):
+            yield OnlineSoftmaxProfile(keeps=kept, base=base)
+        return
+    if operator == "additive_attention":
+        for precision in Float64Precision:
+            yield AdditiveAttentionProfile(float64_precision=precision)
+        return
+    if operator == "bert":
+        yield BertProfile()
+        return
+    if operator == "softmax_merge":
+        for base in LogBase:
+            yield SoftmaxMergeProfile(base=base)
         return
     if operator == "rms_norm":
         answers = product(Float64Precision, Working, RoundingToStorage, Gain)

@@ -257,15 +257,19 @@ def _reference(device: str) -> list[LoadedSubject]:
     from attnspec.reference.implementation import REFERENCE
     from attnspec.reference.model import MODEL
     from attnspec.reference.operator_implementations import (
+        ADDITIVE_ATTENTION,
+        BERT,
         EXPERTS,
         GATED_MLP,
         GELU,
         LAYER_NORM,
+        ONLINE_SOFTMAX,
         PACKED,
         PAGED,
         RMS_NORM,
         ROTARY,
         ROUTER,
+        SOFTMAX_MERGE,
     )
     from attnspec.reference.text_implementations import SAMPLER, TOKENIZER
 
@@ -283,7 +287,7 @@ def _reference(device: str) -> list[LoadedSubject]:
             LoadedSubject(kind=SubjectKind(each.operator), subject=subject_of_operator(each))
             for each in (
                 *(LAYER_NORM, GELU, RMS_NORM, ROTARY, GATED_MLP, ROUTER, EXPERTS),
-                *(PACKED, PAGED),
+                *(ONLINE_SOFTMAX, SOFTMAX_MERGE, ADDITIVE_ATTENTION, BERT, PACKED, PAGED),
             )
         ),
     ]

@@ -21,6 +21,10 @@ class SubjectKind(StrEnum):
     GATED_MLP = "gated_mlp"
     ROUTER = "router"
     EXPERTS = "experts"
+    ONLINE_SOFTMAX = "online_softmax"
+    SOFTMAX_MERGE = "softmax_merge"
+    ADDITIVE_ATTENTION = "additive_attention"
+    BERT = "bert"
     PACKED = "packed"
     PAGED = "paged"
 

@@ -128,7 +128,7 @@ def test_what_cannot_be_understood_is_one_error_that_names_it(arguments, told):
 def test_the_help_begins_with_what_is_for_everybody_and_teaches_by_example():
     told = CliRunner().invoke(app, ["--help"]).output
     listed = [line.split()[0] for line in told.partition("Commands:")[2].splitlines() if line]
-    assert listed[:3] == ["check", "check-gpt2", "probe"]
+    assert listed[:3] == ["check", "check-gpt2", "check-model"]
     assert "…" not in told
     assert "..." not in told.partition("Commands:")[2]
     for command in listed:

@@ -13,7 +13,7 @@ from attnspec.conformance.mutants.bases.experts import PlainRouter
 from attnspec.conformance.mutants.bases.gated_mlp import PlainGatedMLP
 from attnspec.conformance.mutants.bases.layer_norm import WithExplicitBackward
 from attnspec.conformance.mutants.layer_norm.operator import ShortStatistics
-from attnspec.conformance.operators.subjects import subject_of_operator
+from attnspec.conformance.operators.subjects import DECLARATIONS, subject_of_operator
 from attnspec.conformance.report.record import Outcome
 from attnspec.conformance.runner.check import check
 from attnspec.conformance.runner.claims import Claims
@@ -21,10 +21,12 @@ from attnspec.conformance.runner.declare_operator import declare_operator, profi
 from attnspec.conformance.runner.effort import Effort
 from attnspec.conformance.runner.targets import TargetError, resolve
 from attnspec.conformance.subjects.kinds import SubjectKind
+from attnspec.reference import online_softmax
 from attnspec.spec.experts import RouterProfile, RouterScores
 from attnspec.spec.gated_mlp import GatedMLPProfile, GateForm, GatePacking
 from attnspec.spec.gelu import Approximate, GELUProfile
 from attnspec.spec.layer_norm import LayerNormProfile, Saved
+from attnspec.spec.online_softmax import Kept, LogBase, OnlineSoftmaxProfile
 from attnspec.spec.operator import Working
 from attnspec.spec.profiles import Float64Precision
 from attnspec.spec.rms_norm import Gain, RMSNormProfile, RoundingToStorage
@@ -280,12 +282,41 @@ def test_the_named_operator_of_a_name_with_several_is_meant():
 
 def test_claims_about_attention_leave_the_operators_of_a_name_alone():
     judged = resolve("reference", claims=Claims.read(features="causal", dtypes="float32"))
-    attention, *_, experts = judged
+    attention, *others = judged
+    (experts,) = (each for each in others if each.kind == "experts")
     assert attention.subject.implementation.dtypes == (torch.float32,)
     assert experts.subject.implementation.dtypes == (torch.float64, torch.float32)
 
 
 def test_the_reference_has_a_subject_of_each_operator():
     kinds = [loaded.kind for loaded in resolve("reference")]
-    assert kinds[-7:-5] == ["layer_norm", "gelu"]
-    assert kinds[-5:] == ["rms_norm", "rotary", "gated_mlp", "router", "experts"]
+    assert kinds[4:] == list(DECLARATIONS)
+
+
+@pytest.mark.parametrize(
+    ("function", "keeps"),
+    [
+        (online_softmax.tiled, Kept.MAXIMUM),
+        (online_softmax.naive, Kept.SUM),
+        # with few keys its error is within the bound of a maximum too
+        (online_softmax.split, Kept.MAXIMUM),
+    ],
+)
+@pytest.mark.parametrize("base", LogBase)
+def test_calls_find_what_an_online_softmax_keeps_and_its_base(function, keeps, base):
+    def own(scores, values):
+        out, lse = function(scores, values)
+        return out, lse / base.unit
+
+    found = declare_operator("it", own, Claims(operator="online_softmax"))
+    assert found.profile == OnlineSoftmaxProfile(keeps=keeps, base=base)
+
+
+@pytest.mark.parametrize("base", LogBase)
+def test_calls_find_the_base_of_a_merge(base):
+    def own(out_a, lse_a, out_b, lse_b):
+        out, lse = online_softmax.merge(out_a, lse_a * base.unit, out_b, lse_b * base.unit)
+        return out.to(out_a.dtype), lse / base.unit
+
+    found = declare_operator("it", own, Claims(operator="softmax_merge"))
+    assert (found.profile.base, len(found.dtypes)) == (base, 4)

@@ -1,0 +1,75 @@
+"""`attnspec check-model`: judge a model of an architecture by the function that builds it."""
+
+from dataclasses import replace
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from attnspec.conformance.cli.options import (
+    CPUS,
+    Efforts,
+    Html,
+    JUnit,
+    Markdown,
+    Report,
+    Seed,
+    Stop,
+    Timeout,
+    Verbose,
+    Workers,
+    settings_of,
+)
+from attnspec.conformance.cli.run import run
+from attnspec.conformance.runner.effort import Effort
+
+
+class Architecture(StrEnum):
+    """The architectures beside GPT-2, for which there is `check-gpt2`."""
+
+    BERT = "bert"
+
+
+def check_model(
+    context: typer.Context,
+    targets: Annotated[
+        list[str],
+        typer.Argument(
+            help="module:build or file.py:build: takes a configuration and a state dictionary."
+        ),
+    ],
+    architecture: Annotated[Architecture, typer.Option(help="The architecture of the model.")],
+    features: Annotated[
+        str | None,
+        typer.Option(help="What it claims: padding, token_types, hidden_states, pooler."),
+    ] = None,
+    dtypes: Annotated[
+        str | None, typer.Option(help="In which it computes, such as float32.")
+    ] = None,
+    effort: Efforts = Effort.STANDARD,
+    laws: Annotated[
+        list[str] | None,
+        typer.Option(help="Only laws, clauses or families that match, such as 'ENC-1*'."),
+    ] = None,
+    workers: Workers = CPUS,
+    stop: Stop = False,
+    seed: Seed = None,
+    timeout: Timeout = 600.0,
+    memory: Annotated[
+        float | None, typer.Option(min=0, help="GiB that a worker may hold; as of check.")
+    ] = None,
+    report: Report = None,
+    html: Html = None,
+    markdown: Markdown = None,
+    junit: JUnit = None,
+    verbose: Verbose = False,
+) -> None:
+    """Try every law of an architecture on a model, and name the first stage that diverges.
+
+    A model needs only to take token ids and return logits. Further claims are read from its
+    parameters; the rest is reported as not claimed.
+
+    For example, attnspec check-model my_bert.py:build --architecture bert -x
+    """
+    settings = replace(settings_of(context), operator=architecture.value)
+    run(settings, workers=workers, stop=stop, junit=junit)

@@ -1,0 +1,81 @@
+"""Mutants of a BERT: those that a failure is explained by, and two more."""
+
+import torch
+
+from attnspec.conformance.mutants.bases.bert import bert_mistake, encoder_mistake
+from attnspec.conformance.operators.bert import mistakes
+from attnspec.conformance.operators.bert.steps import Steps
+
+GITHUB = "https://github.com"
+_STATES = "every-state-of-an-encoder-equals-the-definition"
+_LOGITS = "masked-language-logits-equal-the-definition"
+_HEADS = "heads-of-an-encoder-are-runs-of-channels"
+_POOLER = "the-pooler-reads-the-first-position"
+_EMBEDDINGS = "embeddings-are-a-normalized-sum"
+_ACTIVATION = "an-encoder-uses-the-configured-activation"
+_PADDING = "a-padded-token-reaches-nothing"
+_TYPES = "token-types-add-their-row"
+
+for identifier, base, law in (
+    ("own-enc-causal", mistakes.Causal, "every-position-reads-the-whole-text"),
+    ("own-enc-pre-norm", mistakes.PreNorm, _STATES),
+    ("own-enc-no-residual", mistakes.NoResidual, _STATES),
+    ("own-enc-erf-gelu", mistakes.ErfGELU, _ACTIVATION),
+    ("own-enc-no-mask", mistakes.NoMask, _PADDING),
+    ("own-enc-lowered-padding", mistakes.LoweredPadding, _PADDING),
+    ("own-enc-no-types", mistakes.NoTypes, _TYPES),
+    ("own-enc-no-type-row", mistakes.NoTypeRow, _TYPES),
+    ("own-enc-no-positions", mistakes.NoPositions, _EMBEDDINGS),
+    (
+        "own-enc-positions-from-one",
+        mistakes.PositionsFromOne,
+        "a-reversed-text-with-reversed-positions-is-reversed",
+    ),
+    ("own-enc-no-embedding-norm", mistakes.NoEmbeddingNorm, _EMBEDDINGS),
+    ("own-enc-scale-of-model", mistakes.ScaleOfModel, _HEADS),
+    ("own-enc-unscaled", mistakes.Unscaled, _HEADS),
+    ("own-enc-interleaved", mistakes.HeadsInterleaved, _HEADS),
+    ("own-enc-pools-last", mistakes.PoolsLast, _POOLER),
+    ("own-enc-pools-mean", mistakes.PoolsMean, _POOLER),
+    ("own-enc-pools-linearly", mistakes.PoolsLinearly, _POOLER),
+    ("own-enc-no-head-norm", mistakes.NoHeadNorm, _LOGITS),
+    ("own-enc-no-transform", mistakes.NoTransform, _LOGITS),
+    ("own-enc-no-head-bias", mistakes.NoHeadBias, _LOGITS),
+):
+    bert_mistake(identifier, base, killed_by=law)
+
+bert_mistake(
+    "ENC-01",
+    mistakes.FixedEpsilon,
+    killed_by="an-encoder-adds-the-configured-epsilon",
+    source=f"{GITHUB}/keras-team/keras-hub/issues/642",
+)
+bert_mistake(
+    "ENC-02",
+    mistakes.TanhGELU,
+    killed_by=_ACTIVATION,
+    source=f"{GITHUB}/huggingface/text-embeddings-inference/pull/753",
+)
+
+
+@encoder_mistake(
+    "own-enc-recency", killed_by="without-positions-the-order-of-tokens-does-not-matter"
+)
+class Recency(Steps):
+    title = "later positions score a little more"
+
+    def split(self, x: torch.Tensor, heads: int) -> torch.Tensor:
+        parts = super().split(x, heads)
+        growing = 1 + 0.05 * torch.arange(parts.shape[2], dtype=x.dtype)
+        return parts * growing[:, None]
+
+
+@encoder_mistake("own-enc-in-place", killed_by="an-encoder-leaves-its-parameters-as-they-are")
+class InPlace(Steps):
+    title = "the row of type zero is added to the token table in place"
+
+    def embed(self, ids: torch.Tensor, types: torch.Tensor | None) -> torch.Tensor:
+        embedded = super().embed(ids, types)
+        table = self.weights["bert.embeddings.word_embeddings.weight"]
+        table += self.weights["bert.embeddings.token_type_embeddings.weight"][0]
+        return embedded

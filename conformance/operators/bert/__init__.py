@@ -1,0 +1,1 @@
+"""A BERT: its cases, its bound, its expected results, and the causes of wrong ones."""

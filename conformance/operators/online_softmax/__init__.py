@@ -1,0 +1,1 @@
+"""Calls of an online softmax, and of a merge of two parts."""
