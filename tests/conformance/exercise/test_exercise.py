@@ -91,6 +91,18 @@ TURNS = [
     ("causal_attention", "attention", "math.sqrt(query.shape[-1])", "1.0", "not scaled"),
     ("load_parameters", "parameters", 'raise ValueError(f"{name} is no parameter of this model")',
      "continue", "no parameter of this model, but the model gives logits"),
+    ("load_parameters", "parameters", "config.d_inner", "4 * n", "need not be 4 * n_embd"),
+    ("load_parameters", "parameters", "for name in shapes}", "for name in shapes if 'h.1' not in "
+     "name}", "lacks transformer.h.1.ln_1.weight and 11 others"),
+    ("load_parameters", "parameters", "return {", "x = {", "returns nothing"),
+    ("load_parameters", "parameters", "return {name: state_dict[name] for name in shapes}",
+     "return list(state_dict)", "a dictionary of tensors by name"),
+    ("load_parameters", "parameters", "if name not in state_dict", "if 'bias' not in state_dict",
+     "It refuses transformer.wte.weight, which fits"),
+    ("head", "language_head", 'parameters["transformer.wte.weight"].T',
+     'parameters["transformer.wte.weight"]', "transpose it"),
+    ("build", "model", "load_parameters(config, state_dict)", "state_dict",
+     "Let build call load_parameters"),
     ("transformer", "stack", "return layer_norm(x, gain, bias, config.layer_norm_epsilon)",
      "return x", "final LayerNorm is missing"),
     ("transformer", "stack", "in range(config.n_layer)", "in reversed(range(config.n_layer))",
@@ -200,6 +212,12 @@ def test_nothing_is_written_in_the_skeleton():
     assert first.mark is Mark.NEXT
     assert first.finding.sentence == "load_parameters is not written yet."
     assert {each.mark for each in others} == {Mark.NOT_REACHED}
+
+
+def test_a_model_with_a_tied_head_alone_passes_the_first_step(tmp_path):
+    tied = ("if not config.tie_word_embeddings:", "if False:")
+    learner = read_learner(str(changed(tmp_path, "parameters", *tied)))
+    assert judge(BY_FUNCTION["load_parameters"], learner).holds
 
 
 def test_an_empty_file_is_a_start(tmp_path):
