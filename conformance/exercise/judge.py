@@ -7,6 +7,7 @@ one. A mistake is named by the mutant that makes the same model, else by the fir
 diverges.
 """
 
+import itertools
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
@@ -81,8 +82,13 @@ def judge(step: Step, learner: Learner) -> Finding:
             if finding.is_written:
                 return finding
         # what is not written as a function of its own may be part of a model
-        if BUILD in learner.functions and not _failure(learner):
-            return judge_in_model(step, learner)
+        if BUILD in learner.functions:
+            cause = _failure(learner)
+            if not cause:
+                return judge_in_model(step, learner)
+            is_one_class = learner.functions.keys() <= {BUILD, GENERATE}
+            if is_one_class and not cause.startswith("NotImplementedError"):
+                return _first_call_fails(cause)
         return _not_written(step, learner)
 
 
@@ -280,7 +286,7 @@ def _finding(
     clauses = record.clauses if record is not None else tuple(sorted(step.clauses))
     if record is not None:
         details = (*details, ("Law", laws.load()[record.law].sentence))
-        sentence = sentence or f"{_found_by(record)}."
+        sentence = sentence or _found_by(record)
     # a function whose examples are wrong is wrong, whatever its mistake is called
     sentence = sentence or "The numbers are wrong, by no mistake that has a name here."
     return Finding(
@@ -291,10 +297,14 @@ def _finding(
 
 
 def _found_by(record: Record) -> str:
-    """Return the sentence of a law about what it found."""
-    lines = record.message.splitlines()
-    found = (line for line in lines if line.startswith("Found"))
-    return next(found, "Found a law is broken").removeprefix("Found").strip()
+    """Return the sentence of a law about what it found, with the lines of code that it names."""
+    lines = iter(record.message.splitlines())
+    found = next((line for line in lines if line.startswith("Found")), "Found a law is broken")
+    sentence = found.removeprefix("Found").strip()
+    if not sentence.endswith(":"):
+        return f"{sentence}."
+    code = itertools.takewhile(lambda line: line.startswith("    "), lines)
+    return "\n".join([sentence, *(line.strip() for line in code)])
 
 
 def _sentence(subject: ModelImplementation) -> str:
@@ -360,6 +370,14 @@ def _failure(learner: Learner) -> str:
     return causes[-1] if all(causes) else ""
 
 
+def _first_call_fails(cause: str) -> Finding:
+    return Finding(
+        holds=False,
+        sentence=advice.about_exception(cause) or f"The first call of the model fails: {cause}",
+        details=(("Raised", cause.splitlines()[0]),),
+    )
+
+
 def _model(learner: Learner) -> ModelImplementation:
     return declare_model(BUILD, learner.functions[BUILD])
 
@@ -396,11 +414,7 @@ def _judge_build(step: Step, learner: Learner) -> Finding:
     if cause.startswith("NotImplementedError"):
         return _not_written(step, replace(learner, problems=()))
     if cause:
-        return Finding(
-            holds=False,
-            sentence=advice.about_exception(cause) or f"The first call of the model fails: {cause}",
-            details=(("Raised", cause.splitlines()[0]),),
-        )
+        return _first_call_fails(cause)
     subject = replace(_model(learner), features=frozenset())
     if not is_deterministic(subject):
         return _finding(step, advice.CHANGES, None, (("Read", "attnspec explain GPT-20"),))

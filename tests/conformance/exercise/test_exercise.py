@@ -239,6 +239,47 @@ def test_a_model_without_functions_of_steps_is_judged_by_its_stages(tmp_path):
     assert "counted from 0" in finding.sentence
 
 
+IN_FLOAT32 = """import torch
+from attnspec.conformance.mutants.bases.gpt2 import COMPACT
+
+def build(config, state_dict):
+    model = COMPACT.build(config, {name: each.float() for name, each in state_dict.items()})
+    return lambda input_ids: torch.nn.functional.dropout(model(input_ids), 0.5)
+"""
+USUAL = """from attnspec.conformance.mutants.bases.gpt2 import COMPACT
+from attnspec.spec import GPT2Config
+
+def build(config, state_dict):
+    sizes = ("vocab_size", "n_positions", "n_embd", "n_layer", "n_head", "n_inner")
+    usual = GPT2Config(**{name: getattr(config, name) for name in sizes})
+    return COMPACT.build(usual, state_dict)
+"""
+
+
+@pytest.mark.parametrize(
+    ("step", "source", "words"),
+    [
+        ("load_parameters", IN_FLOAT32, "dropout is on"),
+        ("build", USUAL, '\nif config.activation_function != "gelu_new": raise NotImplemented'),
+    ],
+)
+def test_a_mistake_of_one_class_is_named(tmp_path, step, source, words):
+    path = tmp_path / "my_gpt2.py"
+    path.write_text(source)
+    finding = judge(BY_FUNCTION[step], read_learner(str(path)))
+    assert not finding.holds
+    assert words in finding.sentence
+
+
+def test_a_model_whose_first_call_fails_is_told_why(tmp_path):
+    source = "def build(config, state_dict):\n    return lambda input_ids: 1 / 0\n"
+    path = tmp_path / "my_gpt2.py"
+    path.write_text(source)
+    finding = judge(BY_FUNCTION["load_parameters"], read_learner(str(path)))
+    assert finding.sentence.startswith("The first call of the model fails: ")
+    assert dict(finding.details)["Raised"]
+
+
 @pytest.mark.parametrize(
     ("source", "words"),
     [
