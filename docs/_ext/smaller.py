@@ -104,6 +104,8 @@ def shrink(app: Sphinx, error: Exception | None) -> None:
     for path in list(prune(site)):
         shutil.rmtree(path) if path.is_dir() else path.unlink()
     pages = {path: path.read_text(encoding="utf-8") for path in site.rglob("*.html")}
+    # a page of an earlier build has lost its end tags, and cannot bear to lose any twice
+    pages = {path: page for path, page in pages.items() if "</html>" in page}
     written = {path: page for path, page in pages.items() if VARIABLES.search(page)}
     if written:
         styles, script = shared([*written.values()])

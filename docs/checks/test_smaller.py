@@ -2,6 +2,7 @@
 
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from pygments.styles import get_style_by_name
@@ -60,9 +61,20 @@ def test_parts_of_code_without_a_colour_of_their_own(name):
             assert style.style_for_token(token) == style.style_for_token(Token.Text), token
 
 
-def test_a_smaller_page_stays_as_it_is():
-    page = smaller.smaller(PAGE, "")
-    assert smaller.smaller(page, "") == page
+def test_a_page_of_an_earlier_build_stays_as_it_is(tmp_path):
+    app = SimpleNamespace(outdir=tmp_path, builder=SimpleNamespace(name="html"))
+    (tmp_path / "_static").mkdir()
+    page = tmp_path / "learn" / "page.html"
+    page.parent.mkdir()
+    page.write_text(PAGE)
+    smaller.shrink(app, None)
+    first = page.read_text()
+    assert "../_static/icons.js" in first
+    assert "svg-moon" in (tmp_path / "_static" / "icons.js").read_text()
+    assert "--colour" in (tmp_path / "_static" / "variables.css").read_text()
+    smaller.shrink(app, None)
+    assert page.read_text() == first
+    assert "svg-moon" in (tmp_path / "_static" / "icons.js").read_text()
 
 
 def test_a_page_without_the_theme_gets_none_of_its_files():
