@@ -112,8 +112,8 @@ def with_profile(
     deviating = "".join(f"\nexperiments show: {each}" for each in deviations)
     if unset := unset_parameters(implementation.attention):
         deviating += (
-            f"\n{', '.join(unset)} keep their defaults in every call: rename those that are "
-            f"options of the contract ({', '.join(OPTIONS)}), or write an adapter"
+            f"\nparameters that no call sets: {', '.join(unset)}; rename those that are options "
+            f"of the contract ({', '.join(OPTIONS)}), or write an adapter"
         )
     narrower = [name for name in (planned.claims.dtypes or "").split(",") if name != "float64"]
     is_given = any(each.startswith("float64_precision") for each in typed)

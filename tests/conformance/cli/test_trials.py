@@ -103,7 +103,7 @@ def test_parameters_of_other_names_are_named(tmp_path):
     renamed = TEXTBOOK.replace("is_causal", "causal").replace("scale", "sm_scale")
     remark, unset, *_ = of_attention(tmp_path, renamed, "renamed")
     assert "is judged under the profile" in remark
-    assert unset.startswith("causal, sm_scale keep their defaults in every call: rename")
+    assert unset.startswith("parameters that no call sets: causal, sm_scale; rename")
 
 
 def test_float64_computed_in_float32_is_not_claimed_and_the_rest_conforms(tmp_path):
