@@ -1,12 +1,10 @@
 """Configuration of Sphinx."""
 
 import doctest
-import shutil
 import sys
 from pathlib import Path
 from typing import Any
 
-import minify_html
 from furo.navigation import get_navigation_tree
 from sphinx.application import Sphinx
 
@@ -49,6 +47,7 @@ extensions = [
     "tokenizer_tables",
     "reference_code",
     "search_terms",
+    "smaller",
 ]
 exclude_patterns = ["_build", "results"]
 
@@ -130,32 +129,6 @@ torch.set_default_dtype(torch.float32)
 doctest_default_flags = doctest.ELLIPSIS | doctest.DONT_ACCEPT_TRUE_FOR_1
 
 
-def prune_mathjax(app: Sphinx, error: Exception | None) -> None:
-    """Keep only the files that the pages load: the bundled copy is ten times as large."""
-    if error is not None or app.builder.name != "html":
-        return
-    folder = Path(app.outdir, "_static", "mathjax")
-    kept = {folder / "tex-chtml.js", folder / "output" / "chtml"}
-    for path in sorted(folder.rglob("*"), reverse=True):
-        if any(path == file or file in path.parents or path in file.parents for file in kept):
-            continue
-        if path.is_dir():
-            shutil.rmtree(path)
-        else:
-            path.unlink()
-
-
-def minify(app: Sphinx, error: Exception | None) -> None:
-    """Leave out of the pages what a browser adds by itself, a tenth of them."""
-    if error is not None or app.builder.name != "html":
-        return
-    for page in Path(app.outdir).rglob("*.html"):
-        text = page.read_text(encoding="utf-8")
-        page.write_text(
-            minify_html.minify(text, keep_html_and_head_opening_tags=True), encoding="utf-8"
-        )
-
-
 def show_own_branch(
     app: Sphinx, pagename: str, templatename: str, context: dict[str, Any], doctree: object
 ) -> None:
@@ -168,7 +141,5 @@ def show_own_branch(
 
 
 def setup(app: Sphinx) -> None:
-    """Prune after the extension has copied its files, and change pages after all others have."""
+    """Change the list of pages after the theme has made it."""
     app.connect("html-page-context", show_own_branch, priority=900)
-    app.connect("build-finished", prune_mathjax, priority=900)
-    app.connect("build-finished", minify, priority=950)

@@ -1,12 +1,18 @@
-"""Hugging Face's tokenizers library: vocabularies of characters, words and word pieces."""
+"""Hugging Face's tokenizers library: characters, words, word pieces and unigrams."""
 
 import importlib.util
 from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING
 
 from attnspec.spec import Scheme, TokenizerImplementation, Vocabulary
 
+if TYPE_CHECKING:
+    import tokenizers
+
 LONGEST_WORD = 1_000_000
 """The library calls a longer word unknown; by default one of more than 100 characters."""
+SPACE = "\u2581"
+"""The character that stands for a space in the tokens of a unigram vocabulary."""
 
 
 class HuggingFaceWords:
@@ -18,6 +24,9 @@ class HuggingFaceWords:
         from tokenizers import decoders, models, pre_tokenizers
 
         (unknown,) = vocabulary.special_tokens
+        if vocabulary.scheme is Scheme.UNIGRAM:
+            self.tokenizer = unigram(vocabulary)
+            return
         if vocabulary.scheme is Scheme.WORD_PIECES:
             model: models.Model = models.WordPiece(
                 vocab=vocabulary.ids, unk_token=unknown, max_input_chars_per_word=LONGEST_WORD
@@ -61,6 +70,25 @@ class HuggingFaceWords:
         return self.tokenizer.decode(list(ids), skip_special_tokens=False)
 
 
+def unigram(vocabulary: Vocabulary) -> "tokenizers.Tokenizer":
+    """Return the library's tokenizer of a unigram vocabulary, with SentencePiece's spaces."""
+    import tokenizers
+    from tokenizers import decoders, models, normalizers
+
+    (unknown,) = vocabulary.special_tokens
+    # the library finds the unknown token in a text that spells it; no normalized text has a space
+    names = (token if token != unknown else f"{unknown} " for token in vocabulary.ids)
+    scored = list(zip(names, vocabulary.scores, strict=True))
+    made = tokenizers.Tokenizer(models.Unigram(scored, unk_id=vocabulary.ids[unknown]))
+    made.normalizer = normalizers.Sequence(
+        [normalizers.Prepend(SPACE), normalizers.Replace(" ", SPACE)]
+    )
+    made.decoder = decoders.Sequence(
+        [decoders.Replace(SPACE, " "), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
+    return made
+
+
 def unavailable() -> str | None:
     """Return the reason why this cannot run here, or None."""
     is_installed = importlib.util.find_spec("tokenizers")
@@ -70,6 +98,6 @@ def unavailable() -> str | None:
 TOKENIZER = TokenizerImplementation(
     name="huggingface_words",
     load=HuggingFaceWords,
-    schemes=frozenset({Scheme.CHARACTERS, Scheme.WORDS, Scheme.WORD_PIECES}),
+    schemes=frozenset(Scheme) - {Scheme.BYTE_PAIR},
     unavailable=unavailable,
 )

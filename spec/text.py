@@ -16,7 +16,7 @@ END_OF_TEXT = "<|endoftext|>"
 
 
 UNKNOWN = "[UNK]"
-"""The token of what a vocabulary of characters, words or word pieces lacks."""
+"""The token of what a vocabulary lacks that is not one of bytes."""
 
 
 class Scheme(StrEnum):
@@ -30,6 +30,8 @@ class Scheme(StrEnum):
     """One token for each word and each punctuation mark (TOK-12)."""
     WORD_PIECES = "word_pieces"
     """The longest known parts of each word, as BERT uses them (TOK-13)."""
+    UNIGRAM = "unigram"
+    """The most probable tokens of a text, as SentencePiece finds them (TOK-15)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +48,8 @@ class Vocabulary:
             line, in order of priority.
         special_tokens: the tokens that represent no text; keys of `vocab_json`.
         scheme: the way in which it divides text.
+        scores: of a unigram vocabulary, the natural logarithm of each token's probability, by id;
+            that of the unknown token is not used.
     """
 
     name: str
@@ -53,6 +57,7 @@ class Vocabulary:
     merges_txt: str = field(default="", repr=False)
     special_tokens: tuple[str, ...] = (END_OF_TEXT,)
     scheme: Scheme = Scheme.BYTE_PAIR
+    scores: tuple[float, ...] = ()
 
     @property
     def ids(self) -> dict[str, int]:

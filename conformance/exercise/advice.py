@@ -141,7 +141,7 @@ STAGES: Mapping[Stage, str] = {
 }
 """By the stage that diverges: what a learner reads if no mutant makes the same mistake."""
 
-_TRANSPOSED = (
+TRANSPOSED = (
     "The shapes of a product do not fit. Is the weight transposed? GPT-2 stores it as (inputs, "
     "outputs), the layout of Conv1D, so the map is x @ weight + bias. torch.nn.Linear and "
     "torch.nn.functional.linear take the transpose."
@@ -157,10 +157,10 @@ EXCEPTIONS: tuple[tuple[str, str], ...] = (
         "There is no lm_head.weight if the head is tied, as GPT-2's is. Its head is the token "
         "table: x @ parameters['transformer.wte.weight'].T.",
     ),
-    ("size mismatch for", _TRANSPOSED),
+    ("size mismatch for", TRANSPOSED),
     ("Missing key(s) in state_dict", _NAMES),
     ("Unexpected key(s) in state_dict", _NAMES),
-    ("cannot be multiplied", _TRANSPOSED),
+    ("cannot be multiplied", TRANSPOSED),
     (
         "same dtype",
         "Tensors of two dtypes meet. Create new ones in the dtype of x: x.new_ones(...).",
@@ -184,6 +184,15 @@ SPENT = (
     "A cache cannot be continued a second time. Is it changed in place? Return a new one, so that "
     "the old one stays as it is."
 )
+TABLE = (
+    "The head multiplies by the token table, which has a row for each token: transpose it, "
+    "x @ parameters['transformer.wte.weight'].T."
+)
+NOT_LOADED = (
+    "The model takes parameters that do not fit. Let build call load_parameters, and use what it "
+    "returns."
+)
+INNER = " The inner width of the MLP is config.d_inner, which need not be 4 * n_embd."
 CHANGES = MUTANTS["own-dropout-in-evaluation"]
 
 

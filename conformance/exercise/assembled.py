@@ -20,7 +20,7 @@ _SWITCHES: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("gelu", "mlp"), ("activation_function",)),
     **dict.fromkeys(("causal_attention", "multi_head_attention"), ("scale",)),
     **dict.fromkeys(("block", "transformer"), ("activation_function", "scale")),
-    "head": ("tie_word_embeddings",),
+    **dict.fromkeys(("load_parameters", "head"), ("tie_word_embeddings",)),
 }
 """The fields of a configuration that a learner's function is not given, or need not follow."""
 

@@ -7,6 +7,7 @@ one. A mistake is named by the mutant that makes the same model, else by the fir
 diverges.
 """
 
+import itertools
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
@@ -25,17 +26,17 @@ from attnspec.conformance.exercise import advice
 from attnspec.conformance.exercise.assembled import assemble
 from attnspec.conformance.exercise.examples import DTYPE, EXAMPLES, Example
 from attnspec.conformance.exercise.learner import Learner
-from attnspec.conformance.exercise.steps import BUILD, CACHE, GENERATE, Step
+from attnspec.conformance.exercise.steps import BUILD, CACHE, GENERATE, LOAD, Step
 from attnspec.conformance.isolation.state import restored_state
 from attnspec.conformance.laws.law import Law
-from attnspec.conformance.models.case import ModelCase, draw
+from attnspec.conformance.models.case import ModelCase, draw, draw_parameters
 from attnspec.conformance.mutants.bases.gpt2 import COMPACT
 from attnspec.conformance.report.record import Outcome, Record
 from attnspec.conformance.runner.check import check
 from attnspec.conformance.runner.declare_model import MODEL_DTYPES, declare_model, why_not
 from attnspec.conformance.subjects.kinds import SubjectKind
 from attnspec.reference.generation import generate
-from attnspec.spec import ModelFeature, ModelImplementation
+from attnspec.spec import GPT2Config, ModelFeature, ModelImplementation
 
 NOT_WRITTEN = "not written yet"
 
@@ -81,8 +82,13 @@ def judge(step: Step, learner: Learner) -> Finding:
             if finding.is_written:
                 return finding
         # what is not written as a function of its own may be part of a model
-        if BUILD in learner.functions and not _failure(learner):
-            return judge_in_model(step, learner)
+        if BUILD in learner.functions:
+            cause = _failure(learner)
+            if not cause:
+                return judge_in_model(step, learner)
+            is_one_class = learner.functions.keys() <= {BUILD, GENERATE}
+            if is_one_class and not cause.startswith("NotImplementedError"):
+                return _first_call_fails(cause)
         return _not_written(step, learner)
 
 
@@ -102,6 +108,8 @@ def _not_written(step: Step, learner: Learner) -> Finding:
 
 def judge_function(step: Step, learner: Learner, function: Callable[..., Any]) -> Finding:
     """Judge a function by examples, then by laws of a model in which it takes its place."""
+    if step.function == LOAD and (finding := _judge_names(step, learner, function)) is not None:
+        return finding
     wrong = next(
         (
             found
@@ -136,6 +144,46 @@ def judge_function(step: Step, learner: Learner, function: Callable[..., Any]) -
         sentence=advice.about_exception(cause) or f"It raises {cause}",
         details=(*details, ("Raised", cause)),
     )
+
+
+def _judge_names(step: Step, learner: Learner, function: Callable[..., Any]) -> Finding | None:
+    """Let a function take the parameters of a small checkpoint, all of which fit.
+
+    Returns:
+        None if it returns all of them.
+    """
+    config = GPT2Config(vocab_size=7, n_positions=5, n_embd=6, n_layer=2, n_head=2, n_inner=10)
+    given = draw_parameters(config, seed=0, spread=0.3, dtype=DTYPE)
+    sizes = ("vocab_size", "n_positions", "n_embd", "n_layer", "d_inner")
+    shown = ", ".join(f"{name}={getattr(config, name)}" for name in sizes)
+    call = ("Call", f"{step.function}: {shown}")
+    try:
+        got = function(config, dict(given))
+    except NotImplementedError:
+        return _not_written(step, replace(learner, problems=()))
+    except Exception as error:
+        text = f"{type(error).__name__}: {error}"
+        fitting = next((name for name in sorted(given, key=len)[::-1] if name in text), "")
+        place = learner.place(error)
+        return Finding(
+            holds=False,
+            sentence=f"It refuses {fitting}, which fits: its shape is "
+            f"{tuple(given[fitting].shape)}.{advice.INNER if '.mlp.' in fitting else ''}"
+            if fitting
+            else advice.about_exception(text) or f"It raises {text}.",
+            details=(call, ("Raised", text), *((("Where", place),) if place else ())),
+        )
+    if got is None:
+        return Finding(holds=False, sentence="It returns nothing: add a return.", details=(call,))
+    if not isinstance(got, Mapping):
+        sentence = f"It returns a {type(got).__name__}: return a dictionary of tensors by name."
+        return Finding(holds=False, sentence=sentence, details=(call,))
+    lacking = [name for name in given if name not in got]
+    if lacking:
+        others = f" and {len(lacking) - 1} others" if len(lacking) > 1 else ""
+        sentence = f"The dictionary that it returns lacks {lacking[0]}{others}."
+        return Finding(holds=False, sentence=sentence, details=(call,))
+    return None
 
 
 def _runs_backwards(function: Callable[..., Any]) -> bool:
@@ -182,9 +230,12 @@ def _judge_example(
     except Exception as error:
         text = f"{type(error).__name__}: {error}"
         place = learner.place(error)
+        known = advice.about_exception(text)
+        if step.function == "head" and known == advice.TRANSPOSED:
+            known = advice.TABLE
         return Finding(
             holds=False,
-            sentence=advice.about_exception(text) or f"It raises {text}.",
+            sentence=known or f"It raises {text}.",
             details=(call, ("Raised", text), *((("Where", place),) if place else ())),
         )
     if got is None or isinstance(got, type(NotImplemented)):
@@ -235,7 +286,7 @@ def _finding(
     clauses = record.clauses if record is not None else tuple(sorted(step.clauses))
     if record is not None:
         details = (*details, ("Law", laws.load()[record.law].sentence))
-        sentence = sentence or f"{_found_by(record)}."
+        sentence = sentence or _found_by(record)
     # a function whose examples are wrong is wrong, whatever its mistake is called
     sentence = sentence or "The numbers are wrong, by no mistake that has a name here."
     return Finding(
@@ -246,10 +297,14 @@ def _finding(
 
 
 def _found_by(record: Record) -> str:
-    """Return the sentence of a law about what it found."""
-    lines = record.message.splitlines()
-    found = (line for line in lines if line.startswith("Found"))
-    return next(found, "Found a law is broken").removeprefix("Found").strip()
+    """Return the sentence of a law about what it found, with the lines of code that it names."""
+    lines = iter(record.message.splitlines())
+    found = next((line for line in lines if line.startswith("Found")), "Found a law is broken")
+    sentence = found.removeprefix("Found").strip()
+    if not sentence.endswith(":"):
+        return f"{sentence}."
+    code = itertools.takewhile(lambda line: line.startswith("    "), lines)
+    return "\n".join([sentence, *(line.strip() for line in code)])
 
 
 def _sentence(subject: ModelImplementation) -> str:
@@ -315,6 +370,14 @@ def _failure(learner: Learner) -> str:
     return causes[-1] if all(causes) else ""
 
 
+def _first_call_fails(cause: str) -> Finding:
+    return Finding(
+        holds=False,
+        sentence=advice.about_exception(cause) or f"The first call of the model fails: {cause}",
+        details=(("Raised", cause.splitlines()[0]),),
+    )
+
+
 def _model(learner: Learner) -> ModelImplementation:
     return declare_model(BUILD, learner.functions[BUILD])
 
@@ -351,16 +414,17 @@ def _judge_build(step: Step, learner: Learner) -> Finding:
     if cause.startswith("NotImplementedError"):
         return _not_written(step, replace(learner, problems=()))
     if cause:
-        return Finding(
-            holds=False,
-            sentence=advice.about_exception(cause) or f"The first call of the model fails: {cause}",
-            details=(("Raised", cause.splitlines()[0]),),
-        )
+        return _first_call_fails(cause)
     subject = replace(_model(learner), features=frozenset())
     if not is_deterministic(subject):
         return _finding(step, advice.CHANGES, None, (("Read", "attnspec explain GPT-20"),))
     record = _decided(step, subject, model_laws())
-    return DONE if record is None else _finding(step, _sentence(subject), record)
+    if record is None:
+        return DONE
+    # a mistake of this kind is none of load_parameters, which an earlier step found right
+    is_loader = record.clauses[0] == "GPT-24" and LOAD in learner.functions
+    sentence = "" if is_loader else _sentence(subject)
+    return _finding(step, advice.NOT_LOADED if is_loader else sentence, record)
 
 
 def _judge_cache(step: Step, learner: Learner) -> Finding:

@@ -76,7 +76,8 @@ def _train() -> tuple[GPT2Config, dict[str, torch.Tensor], Vocabulary]:
         loss.backward()
         optimiser.step()
         schedule.step()
-    trained = {name: tensor.detach() for name, tensor in parameters.items()}
+    # rounded, since a page offers the parameters in an archive, and zeros take no room there
+    trained = {name: tensor.detach().half().float() for name, tensor in parameters.items()}
     return config, trained, vocabulary
 
 

@@ -36,6 +36,7 @@ class Step:
 
 _NORM_STAGES = frozenset({Stage.FIRST_NORM, Stage.SECOND_NORM})
 
+LOAD = "load_parameters"
 BUILD = "build"
 CACHE = "cache"
 GENERATE = "generate"
@@ -44,7 +45,7 @@ ENGLISH = "English"
 STEPS = (
     Step(
         name="names and shapes",
-        function="load_parameters",
+        function=LOAD,
         signature="load_parameters(config, state_dict)",
         module="parameters",
         clauses=frozenset({"GPT-24", "GPT-25"}),

@@ -16,7 +16,12 @@ from attnspec.conformance.operators.subject import OperatorSubject
 from attnspec.conformance.probe.harness import LOOSEST
 from attnspec.conformance.probe.probe import experiments, harness_of, run_experiment
 from attnspec.conformance.runner.claims import MASK_KINDS, spelled
-from attnspec.conformance.runner.declare import BrokenCall, check_first_call
+from attnspec.conformance.runner.declare import (
+    OPTIONS,
+    BrokenCall,
+    check_first_call,
+    unset_parameters,
+)
 from attnspec.conformance.runner.declare_model import MODEL_DTYPES, why_not
 from attnspec.conformance.runner.declare_operator import profile_in_words
 from attnspec.conformance.runner.first_call import announce, announcing, differing_answers
@@ -106,6 +111,11 @@ def with_profile(
     found_by = experiment_on(implementation, loaded.subject.device)
     other, deviations, accuracy = found_by.answers, found_by.deviations, found_by.accuracy
     deviating = "".join(f"\nexperiments show: {each}" for each in deviations)
+    if unset := unset_parameters(implementation.attention):
+        deviating += (
+            f"\nparameters that no call sets: {', '.join(unset)}; rename those that are options "
+            f"of the contract ({', '.join(OPTIONS)}), or write an adapter"
+        )
     narrower = [name for name in (planned.claims.dtypes or "").split(",") if name != "float64"]
     is_given = any(each.startswith("float64_precision") for each in typed)
     if accuracy and not has_dtypes and narrower and not is_given:

@@ -26,6 +26,9 @@ _BY_PARAMETER = {
     "return_lse": Feature.LSE,
 }
 
+OPTIONS = (*_BY_PARAMETER, "scale", "dropout_p")
+"""The names of the options that calls set."""
+
 
 class TargetError(Exception):
     """A target that cannot be found or is of a wrong kind; the message names it."""
@@ -146,6 +149,13 @@ def parameters_of(attention: Callable[..., Any]) -> Mapping[str, inspect.Paramet
         return inspect.signature(attention).parameters
     except (TypeError, ValueError):
         return None
+
+
+def unset_parameters(attention: Callable[..., Any]) -> list[str]:
+    """Return the names of parameters after the operands that no call sets."""
+    kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    parameters = list((parameters_of(attention) or {}).values())[3:]
+    return [each.name for each in parameters if each.kind in kinds and each.name not in OPTIONS]
 
 
 def _features(attention: Callable[..., Any]) -> frozenset[Feature]:

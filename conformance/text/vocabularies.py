@@ -4,14 +4,16 @@ import contextlib
 import functools
 import itertools
 import json
+import math
 import random
+import re
 import socket
 from collections import Counter
 from collections.abc import Iterator
 
 from attnspec.conformance.comparison.violation import NotAvailable
 from attnspec.conformance.text.byte_pair import BytePairTokenizer, byte_characters
-from attnspec.conformance.text.words import CONTINUES, split_words
+from attnspec.conformance.text.words import CONTINUES, SPACE, UnigramTokenizer, split_words
 from attnspec.spec import END_OF_TEXT, UNKNOWN, Scheme, Vocabulary
 
 GPT2_MISSING = (
@@ -50,7 +52,8 @@ def vocabulary(name: str) -> Vocabulary:
     Args:
         name: `gpt2`; `trained`, by byte-pair training on a fixed text; `bytes`, without any merge;
             `random-N`, with random merges over few letters, where the order of merges matters most;
-            `characters`, `words`, `word_pieces`, of another scheme, from a fixed text.
+            `characters`, `words`, `word_pieces`, `unigram`, of another scheme, from a fixed text;
+            `unigram-N`, with random scores over few letters, where sums of scores matter most.
 
     Raises:
         NotAvailable: if the files of `gpt2` are not in tiktoken's cache and cannot be downloaded.
@@ -65,18 +68,22 @@ def vocabulary(name: str) -> Vocabulary:
         return train(name, _CORPUS, _MERGES)
     if name in set(Scheme):
         return of_scheme(Scheme(name), _WORDS, 60)
+    if name.startswith("unigram-"):
+        return _random_unigram(name, random.Random(name))
     return _random(name, random.Random(name))
 
 
 def of_scheme(scheme: Scheme, corpus: str, size: int) -> Vocabulary:
-    """Make a vocabulary of characters, words or word pieces from a text.
+    """Make a vocabulary of characters, words, word pieces or unigrams from a text.
 
     Args:
-        scheme: one of these three.
+        scheme: one of these four.
         corpus: the text.
-        size: the largest number of words, the most frequent ones first, or of pieces that are
-            longer than a character; ignored for characters, all of which are taken.
+        size: the largest number of words, the most frequent ones first, or of pieces or unigrams
+            that are longer than a character; ignored for characters, all of which are taken.
     """
+    if scheme is Scheme.UNIGRAM:
+        return _with_scores(str(scheme), _unigrams(corpus, size))
     tokens: list[str]
     if scheme is Scheme.CHARACTERS:
         tokens = sorted(set(corpus))
@@ -114,6 +121,68 @@ def _word_pieces(words: Counter[str], size: int) -> list[str]:
                 if tuple(pieces[place : place + 2]) == best:
                     pieces[place : place + 2] = [joined]
     return list(dict.fromkeys(tokens))
+
+
+_ROUNDS = 4
+_LONGEST = 8
+
+
+def _unigrams(corpus: str, size: int) -> dict[str, float]:
+    """Learn tokens and their scores: divide the words, count the tokens used, keep the frequent.
+
+    A word counts for its most probable division alone; the source weighs all of its divisions.
+
+    Source:
+        Kudo 2018, section 3.2
+    """
+    # no token has letters beside punctuation, or a space elsewhere than before a word
+    words = Counter(re.findall(rf"{SPACE}?\w+|[\s\S]", (" " + corpus).replace(" ", SPACE)))
+    characters = Counter({letter: 1 for word in words for letter in word})
+    counts: Counter[str] = Counter()
+    for word, occurrences in words.items():
+        for start, end in itertools.combinations(range(len(word) + 1), 2):
+            if end - start <= _LONGEST:
+                counts[word[start:end]] += occurrences
+    for left in reversed(range(_ROUNDS)):
+        kept = sorted(
+            (token for token in counts if len(token) > 1), key=lambda token: (-counts[token], token)
+        )[: size * 2**left]
+        counts = characters + Counter({token: counts[token] for token in kept})
+        scores = _log_probabilities(counts)
+        tokenizer = UnigramTokenizer(_with_scores("untrained", scores))
+        counts = Counter()
+        for word, occurrences in words.items():
+            for token in tokenizer.divide(word):
+                counts[token] += occurrences
+    return _log_probabilities(characters + Counter({token: counts[token] for token in kept}))
+
+
+def _log_probabilities(counts: Counter[str]) -> dict[str, float]:
+    """Return logarithms of shares, as multiples of 2^-10, so that their sums are exact."""
+    total = counts.total()
+    return {token: round(math.log(counts[token] / total) * 1024) / 1024 for token in sorted(counts)}
+
+
+def _random_unigram(name: str, source: random.Random) -> Vocabulary:
+    """Draw tokens over three letters and the space, with scores of few different values."""
+    alphabet = ["a", "b", "c", SPACE]
+    scores = {letter: -source.randint(24, 48) / 8 for letter in source.sample(alphabet, 3)}
+    for _ in range(24):
+        token = "".join(source.choices(alphabet, k=source.randint(2, 5)))
+        scores[token] = -source.randint(16, 80) / 8
+    return _with_scores(name, scores)
+
+
+def _with_scores(name: str, scores: dict[str, float]) -> Vocabulary:
+    """Number the tokens of a unigram vocabulary, the unknown one first."""
+    tokens = [UNKNOWN, *scores]
+    return Vocabulary(
+        name=name,
+        vocab_json=json.dumps({token: number for number, token in enumerate(tokens)}),
+        special_tokens=(UNKNOWN,),
+        scheme=Scheme.UNIGRAM,
+        scores=(0.0, *scores.values()),
+    )
 
 
 def train(name: str, corpus: str, merges: int) -> Vocabulary:

@@ -1,5 +1,6 @@
-"""Tokens that are characters, words or word pieces, defined without a library."""
+"""Tokens that are characters, words, word pieces or unigrams, defined without a library."""
 
+import math
 import unicodedata
 from collections.abc import Collection, Iterator, Sequence
 
@@ -8,6 +9,10 @@ from attnspec.spec import UNKNOWN, Scheme, Tokenizer, Vocabulary
 
 CONTINUES = "##"
 """The mark of a word piece that does not begin a word."""
+SPACE = "\u2581"
+"""The character that stands for a space in the tokens of a unigram vocabulary."""
+PENALTY = 10.0
+"""The distance of an unknown character's score below the least score of a token."""
 
 
 def is_punctuation(character: str) -> bool:
@@ -110,12 +115,69 @@ class WordPieceTokenizer(WordTokenizer):
         return super().join(tokens).replace(" " + CONTINUES, "")
 
 
+class UnigramTokenizer(CharacterTokenizer):
+    """A tokenizer whose tokens are, of all that spell the text, the most probable ones."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        """Read the vocabulary and its scores."""
+        super().__init__(vocabulary)
+        known = (item for item in self.ids.items() if item[0] not in vocabulary.special_tokens)
+        self.scores = {token: vocabulary.scores[number] for token, number in known}
+        self.longest = max(map(len, self.scores))
+        self.unknown = min(self.scores.values()) - PENALTY
+
+    def encode(self, text: str, *, allowed_special: Collection[str] = frozenset()) -> list[int]:
+        """Look up each token; unknown characters that follow one another are one unknown token."""
+        ids = super().encode(text)
+        unknown = self.ids[UNKNOWN]
+        return [
+            number
+            for place, number in enumerate(ids)
+            if number != unknown or place == 0 or ids[place - 1] != unknown
+        ]
+
+    def spell(self, text: str) -> str:
+        """Write a space before the text, and each space as a character that tokens may have."""
+        return (" " + text).replace(" ", SPACE) if text else ""
+
+    def score(self, token: str) -> float:
+        """Return the log-probability of a token, or minus infinity if the vocabulary lacks it."""
+        alone = self.unknown if len(token) == 1 else -math.inf
+        return self.scores.get(token, alone)
+
+    def split(self, text: str) -> list[str]:
+        """Divide text into tokens."""
+        return self.divide(self.spell(text))
+
+    def divide(self, spelled: str) -> list[str]:
+        """Return the tokens whose scores have the largest sum (Viterbi's algorithm)."""
+        sums, starts = [0.0], [0]
+        for end in range(1, len(spelled) + 1):
+            scores = {
+                start: sums[start] + self.score(spelled[start:end])
+                for start in range(max(0, end - self.longest), end)
+            }
+            starts.append(max(scores, key=scores.__getitem__))
+            sums.append(scores[starts[end]])
+        tokens: list[str] = []
+        end = len(spelled)
+        while end > 0:
+            tokens.append(spelled[starts[end] : end])
+            end = starts[end]
+        return tokens[::-1]
+
+    def join(self, tokens: list[str]) -> str:
+        """Join tokens, with spaces again, and without the one before the text."""
+        return "".join(tokens).replace(SPACE, " ").removeprefix(" ")
+
+
 def define(vocabulary: Vocabulary) -> Tokenizer:
     """Return the executable definition for a vocabulary of any scheme."""
     classes: dict[Scheme, type[CharacterTokenizer]] = {
         Scheme.CHARACTERS: CharacterTokenizer,
         Scheme.WORDS: WordTokenizer,
         Scheme.WORD_PIECES: WordPieceTokenizer,
+        Scheme.UNIGRAM: UnigramTokenizer,
     }
     if vocabulary.scheme is Scheme.BYTE_PAIR:
         return BytePairTokenizer(vocabulary)

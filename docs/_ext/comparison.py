@@ -16,6 +16,7 @@ from attnspec.conformance.evidence.mutation.kill_matrix import (
     testing_methods,
 )
 from attnspec.conformance.evidence.mutation.kills import CORRECT, Kills
+from attnspec.conformance.runner.effort import Effort
 from attnspec.spec import chapter_text, clause
 
 
@@ -28,6 +29,28 @@ class Comparison(SphinxDirective):
         matrix = KillMatrix.read(MATRIX)
         summary = nodes.paragraph("", f"{matrix.run.summary}.")
         return [counts(matrix), summary]
+
+
+class Measured(SphinxDirective):
+    """`{measured}`: a sentence on what all laws together reject in the stored run."""
+
+    def run(self) -> list[nodes.Node]:
+        """Return the sentence."""
+        self.env.note_dependency(str(MATRIX))
+        return [nodes.paragraph("", measured(KillMatrix.read(MATRIX)))]
+
+
+def measured(matrix: KillMatrix) -> str:
+    """Return the numbers of mutants and of correct implementations that the laws reject."""
+    wrong, correct = matrix.mutants, matrix.of(CORRECT)
+    killed = [each for each in wrong if each.first]
+    soon = [each for each in killed if each.effort == Effort.SMOKE]
+    alarms = [each for each in correct if each.first]
+    return (
+        f"In the stored run all laws together reject {len(killed)} of {len(wrong)} mutants, "
+        f"{len(soon)} of them also with --effort smoke, and {len(alarms)} of {len(correct)} "
+        "correct implementations."
+    )
 
 
 def counts(matrix: KillMatrix) -> nodes.table:
@@ -60,7 +83,8 @@ def _row(title: str, results: Sequence[Kills], methods: dict[str, object]) -> li
 
 
 def setup(app: Sphinx) -> ExtensionMetadata:
-    """Register the directive."""
+    """Register the directives."""
     app.setup_extension("laws")
     app.add_directive("comparison", Comparison)
+    app.add_directive("measured", Measured)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

@@ -97,6 +97,8 @@ class Printed(SphinxDirective):
 
     required_arguments = 1
     final_argument_whitespace = True
+    samples: ClassVar[Path | None] = None
+    """The folder for files that commands write, if the builder has one."""
     option_spec: ClassVar[dict[str, Any]] = {
         "files": directives.unchanged_required,
         "status": directives.nonnegative_int,
@@ -123,16 +125,21 @@ class Printed(SphinxDirective):
             )
         except ValueError as error:
             raise self.error(f"{command}: {error}") from error
-        if self.env.app.builder.name == "html" and result.files:
-            folder = Path(self.env.app.outdir, SAMPLES)
-            folder.mkdir(parents=True, exist_ok=True)
+        if self.samples is not None and result.files:
+            self.samples.mkdir(parents=True, exist_ok=True)
             for name, content in result.files.items():
-                (folder / name).write_bytes(content)
+                (self.samples / name).write_bytes(content)
         text = f"$ {command}\n{shown}"
         return [nodes.literal_block(text, text, language="console", classes=["printed"])]
 
 
+def find_samples(app: Sphinx) -> None:
+    """Set the folder for files that commands write."""
+    Printed.samples = Path(app.outdir, SAMPLES) if app.builder.name == "html" else None
+
+
 def setup(app: Sphinx) -> ExtensionMetadata:
     """Register the directive."""
+    app.connect("builder-inited", find_samples)
     app.add_directive("printed", Printed)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

@@ -20,7 +20,7 @@ from attnspec.conformance.text.words import define
 from attnspec.spec import UNKNOWN, Scheme, Tokenizer, Vocabulary, chapter_text
 
 LEARNED = 300
-"""Words, pieces or merges that are learned."""
+"""Words, pieces, unigrams or merges that are learned."""
 
 SHOWN = "\u2423"
 """A visible space."""
@@ -34,6 +34,7 @@ def vocabularies() -> tuple[tuple[str, Vocabulary], ...]:
         ("characters", of_scheme(Scheme.CHARACTERS, corpus, LEARNED)),
         ("words", of_scheme(Scheme.WORDS, corpus, LEARNED)),
         ("word pieces", of_scheme(Scheme.WORD_PIECES, corpus, LEARNED)),
+        ("unigrams", of_scheme(Scheme.UNIGRAM, corpus, LEARNED)),
         ("byte pairs", train("learned", corpus, LEARNED)),
     ]
     with contextlib.suppress(NotClaimed):

@@ -62,7 +62,8 @@ def _first_divergence(subject: ModelImplementation) -> Divergence | None:
 def _is_deterministic(subject: ModelImplementation) -> bool:
     """Return whether a model gives equal logits for equal tokens, as far as it gives any.
 
-    NaN in the same places is equal: a row of attention without readable keys is no dropout.
+    NaN in the same places is equal: a row of attention without readable keys is no dropout. If
+    the logits have no bound that is narrow enough, they have to be equal bit by bit.
     """
     with restored_state():
         inputs = draw(CASES[0].but(dtype=Testbed(subject).dtype))
@@ -70,9 +71,12 @@ def _is_deterministic(subject: ModelImplementation) -> bool:
         try:
             model = build(subject, config, weights)
             first, *others = (logits_of(model, ids, weights).double() for _ in range(3))
-            allowed = Allowed(config, weights, ids).own_logits
         except (NotClaimed, Raised, Violation):
             return True
+        try:
+            allowed = Allowed(config, weights, ids).own_logits
+        except NotClaimed:
+            allowed = torch.zeros_like(first)
     return all(
         bool((((each - first).abs() <= allowed) | (each.isnan() & first.isnan())).all())
         for each in others

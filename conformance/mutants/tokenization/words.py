@@ -1,17 +1,21 @@
-"""Mutants of tokenizers of characters, words and word pieces."""
+"""Mutants of tokenizers of characters, words, word pieces and unigrams."""
 
+import re
 from collections.abc import Callable, Collection, Iterator
 
 from attnspec.conformance.mutants.registry import plant
 from attnspec.conformance.text.words import (
     CONTINUES,
+    SPACE,
     CharacterTokenizer,
+    UnigramTokenizer,
     WordPieceTokenizer,
     WordTokenizer,
 )
 from attnspec.spec import UNKNOWN, Scheme, TokenizerImplementation
 
 SCHEMES = {
+    UnigramTokenizer: Scheme.UNIGRAM,
     WordPieceTokenizer: Scheme.WORD_PIECES,
     WordTokenizer: Scheme.WORDS,
     CharacterTokenizer: Scheme.CHARACTERS,
@@ -150,3 +154,79 @@ class LongUnknown(WordPieceTokenizer):
 class Apart(WordPieceTokenizer):
     def join(self, tokens: list[str]) -> str:
         return " ".join(token.removeprefix(CONTINUES) for token in tokens)
+
+
+@word_mistake(
+    "own-unigram-longest",
+    "the longest token is taken at each place, not the tokens of the largest sum",
+    killed_by="unigram-tokens-have-the-largest-sum-of-scores",
+)
+class Longest(UnigramTokenizer):
+    def split(self, text: str) -> list[str]:
+        spelled, tokens = self.spell(text), list[str]()
+        while spelled:
+            lengths = range(min(self.longest, len(spelled)), 0, -1)
+            length = next((n for n in lengths if spelled[:n] in self.scores), 1)
+            tokens.append(spelled[:length])
+            spelled = spelled[length:]
+        return tokens
+
+
+@word_mistake(
+    "own-unigram-fewest",
+    "the division into the fewest tokens is taken, whatever their scores",
+    killed_by="unigram-tokens-have-the-largest-sum-of-scores",
+)
+class Fewest(UnigramTokenizer):
+    def score(self, token: str) -> float:
+        return -1.0 if token in self.scores else super().score(token)
+
+
+@word_mistake(
+    "own-unigram-mean-score",
+    "scores are divided by the length of the token",
+    killed_by="unigram-tokens-have-the-largest-sum-of-scores",
+)
+class MeanScore(UnigramTokenizer):
+    def score(self, token: str) -> float:
+        return super().score(token) / len(token)
+
+
+@word_mistake(
+    "own-unigram-unknown-free",
+    "an unknown character has no penalty, so that it replaces tokens",
+    killed_by="unigram-tokens-have-the-largest-sum-of-scores",
+)
+class UnknownFree(UnigramTokenizer):
+    def score(self, token: str) -> float:
+        return 0.0 if len(token) == 1 and token not in self.scores else super().score(token)
+
+
+@word_mistake(
+    "own-unigram-no-space-before",
+    "no space is written before the text, so that its first word has other tokens",
+    killed_by="unigram-tokens-have-the-largest-sum-of-scores",
+)
+class NoSpaceBefore(UnigramTokenizer):
+    def spell(self, text: str) -> str:
+        return text.replace(" ", SPACE)
+
+
+@word_mistake(
+    "own-unigram-spaces-joined",
+    "spaces that follow one another become one",
+    killed_by="known-text-comes-back",
+)
+class SpacesJoined(UnigramTokenizer):
+    def spell(self, text: str) -> str:
+        return super().spell(re.sub(" +", " ", text))
+
+
+@word_mistake(
+    "own-unigram-space-kept",
+    "decoding keeps the space before the text",
+    killed_by="known-text-comes-back",
+)
+class SpaceKept(UnigramTokenizer):
+    def join(self, tokens: list[str]) -> str:
+        return "".join(tokens).replace(SPACE, " ")

@@ -5,7 +5,8 @@ def load_parameters(config, state_dict):
     """Return the parameters by name, or raise an error that names the one that does not fit.
 
     Args:
-        config: sizes: n_layer, n_embd, n_positions, vocab_size, d_inner (4 * n_embd).
+        config: sizes: n_layer, n_embd, n_positions, vocab_size, and d_inner, the inner width of
+            the MLP, which is 4 * n_embd unless the configuration says otherwise.
         state_dict: tensors by name, such as transformer.h.0.attn.c_attn.weight.
     """
     n = config.n_embd

@@ -99,6 +99,13 @@ def test_a_textbook_attention_conforms(tmp_path):
     assert "NOT" not in verdict
 
 
+def test_parameters_of_other_names_are_named(tmp_path):
+    renamed = TEXTBOOK.replace("is_causal", "causal").replace("scale", "sm_scale")
+    remark, unset, *_ = of_attention(tmp_path, renamed, "renamed")
+    assert "is judged under the profile" in remark
+    assert unset.startswith("parameters that no call sets: causal, sm_scale; rename")
+
+
 def test_float64_computed_in_float32_is_not_claimed_and_the_rest_conforms(tmp_path):
     remark, accuracy, verdict, *_ = of_attention(tmp_path, in_float32(TEXTBOOK), "float32")
     assert PROFILE in remark

@@ -91,6 +91,18 @@ TURNS = [
     ("causal_attention", "attention", "math.sqrt(query.shape[-1])", "1.0", "not scaled"),
     ("load_parameters", "parameters", 'raise ValueError(f"{name} is no parameter of this model")',
      "continue", "no parameter of this model, but the model gives logits"),
+    ("load_parameters", "parameters", "config.d_inner", "4 * n", "need not be 4 * n_embd"),
+    ("load_parameters", "parameters", "for name in shapes}", "for name in shapes if 'h.1' not in "
+     "name}", "lacks transformer.h.1.ln_1.weight and 11 others"),
+    ("load_parameters", "parameters", "return {", "x = {", "returns nothing"),
+    ("load_parameters", "parameters", "return {name: state_dict[name] for name in shapes}",
+     "return list(state_dict)", "a dictionary of tensors by name"),
+    ("load_parameters", "parameters", "if name not in state_dict", "if 'bias' not in state_dict",
+     "It refuses transformer.wte.weight, which fits"),
+    ("head", "language_head", 'parameters["transformer.wte.weight"].T',
+     'parameters["transformer.wte.weight"]', "transpose it"),
+    ("build", "model", "load_parameters(config, state_dict)", "state_dict",
+     "Let build call load_parameters"),
     ("transformer", "stack", "return layer_norm(x, gain, bias, config.layer_norm_epsilon)",
      "return x", "final LayerNorm is missing"),
     ("transformer", "stack", "in range(config.n_layer)", "in reversed(range(config.n_layer))",
@@ -202,6 +214,12 @@ def test_nothing_is_written_in_the_skeleton():
     assert {each.mark for each in others} == {Mark.NOT_REACHED}
 
 
+def test_a_model_with_a_tied_head_alone_passes_the_first_step(tmp_path):
+    tied = ("if not config.tie_word_embeddings:", "if False:")
+    learner = read_learner(str(changed(tmp_path, "parameters", *tied)))
+    assert judge(BY_FUNCTION["load_parameters"], learner).holds
+
+
 def test_an_empty_file_is_a_start(tmp_path):
     path = tmp_path / "my_gpt2.py"
     path.write_text("")
@@ -219,6 +237,47 @@ def test_a_model_without_functions_of_steps_is_judged_by_its_stages(tmp_path):
     finding = judge(BY_FUNCTION["embed"], learner)
     assert not finding.holds
     assert "counted from 0" in finding.sentence
+
+
+IN_FLOAT32 = """import torch
+from attnspec.conformance.mutants.bases.gpt2 import COMPACT
+
+def build(config, state_dict):
+    model = COMPACT.build(config, {name: each.float() for name, each in state_dict.items()})
+    return lambda input_ids: torch.nn.functional.dropout(model(input_ids), 0.5)
+"""
+USUAL = """from attnspec.conformance.mutants.bases.gpt2 import COMPACT
+from attnspec.spec import GPT2Config
+
+def build(config, state_dict):
+    sizes = ("vocab_size", "n_positions", "n_embd", "n_layer", "n_head", "n_inner")
+    usual = GPT2Config(**{name: getattr(config, name) for name in sizes})
+    return COMPACT.build(usual, state_dict)
+"""
+
+
+@pytest.mark.parametrize(
+    ("step", "source", "words"),
+    [
+        ("load_parameters", IN_FLOAT32, "dropout is on"),
+        ("build", USUAL, '\nif config.activation_function != "gelu_new": raise NotImplemented'),
+    ],
+)
+def test_a_mistake_of_one_class_is_named(tmp_path, step, source, words):
+    path = tmp_path / "my_gpt2.py"
+    path.write_text(source)
+    finding = judge(BY_FUNCTION[step], read_learner(str(path)))
+    assert not finding.holds
+    assert words in finding.sentence
+
+
+def test_a_model_whose_first_call_fails_is_told_why(tmp_path):
+    source = "def build(config, state_dict):\n    return lambda input_ids: 1 / 0\n"
+    path = tmp_path / "my_gpt2.py"
+    path.write_text(source)
+    finding = judge(BY_FUNCTION["load_parameters"], read_learner(str(path)))
+    assert finding.sentence.startswith("The first call of the model fails: ")
+    assert dict(finding.details)["Raised"]
 
 
 @pytest.mark.parametrize(

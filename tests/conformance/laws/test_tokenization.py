@@ -1,18 +1,26 @@
 """The laws of TOK: the definition of byte-pair encoding, and the vocabularies of their cases."""
 
+import itertools
+import json
 import unicodedata
 
 import pytest
 
 from attnspec.conformance import laws
 from attnspec.conformance.comparison.violation import NotClaimed
+from attnspec.conformance.laws.tokenization.words import _sum_of_scores
 from attnspec.conformance.text.byte_pair import BytePairTokenizer, byte_characters, kind
 from attnspec.conformance.text.tokenizer_cases import TextCase, definition
 from attnspec.conformance.text.tokenizer_cases import tokenizer as tokenizer_of
 from attnspec.conformance.text.vocabularies import GPT2_MISSING, of_scheme, train, vocabulary
-from attnspec.conformance.text.words import WordPieceTokenizer, define, split_words
+from attnspec.conformance.text.words import (
+    UnigramTokenizer,
+    WordPieceTokenizer,
+    define,
+    split_words,
+)
 from attnspec.implementations import load_tokenizer
-from attnspec.spec import END_OF_TEXT, UNKNOWN, Scheme, TokenizerImplementation
+from attnspec.spec import END_OF_TEXT, UNKNOWN, Scheme, TokenizerImplementation, Vocabulary
 
 
 @pytest.mark.parametrize(
@@ -150,6 +158,49 @@ def test_every_word_of_the_training_text_is_made_of_known_pieces() -> None:
     assert tokenizer.split("low") == ["low"]
     assert tokenizer.split("slow") == [UNKNOWN]
     assert tokenizer.decode(tokenizer.encode(text)) == text
+
+
+def test_the_division_of_the_largest_sum_is_found() -> None:
+    for number in range(20):
+        made = vocabulary(f"unigram-{number}")
+        tokenizer = UnigramTokenizer(made)
+        for spelled in ("abcab", "ccbax", "\u2581ab\u2581b"):
+            divisions = [
+                [spelled[start:end] for start, end in itertools.pairwise((0, *cuts, len(spelled)))]
+                for count in range(len(spelled))
+                for cuts in itertools.combinations(range(1, len(spelled)), count)
+            ]
+            sums = [sum(map(tokenizer.score, division)) for division in divisions]
+            assert sum(map(tokenizer.score, tokenizer.divide(spelled))) == max(sums)
+
+
+def test_equal_sums_may_be_divided_in_any_way() -> None:
+    ids = {UNKNOWN: 0, "\u2581a": 1, "b": 2, "\u2581": 3, "ab": 4, "a": 5}
+    made = Vocabulary(
+        name="ties",
+        vocab_json=json.dumps(ids),
+        special_tokens=(UNKNOWN,),
+        scheme=Scheme.UNIGRAM,
+        scores=(0.0, -1.0, -2.0, -1.0, -2.0, -4.0),
+    )
+    tokenizer = UnigramTokenizer(made)
+    sums = [_sum_of_scores(tokenizer, each, "ab") for each in ([1, 2], [3, 4], [3, 5, 2])]
+    assert sums == [-3.0, -3.0, -7.0]
+    assert tokenizer.encode("ab") in ([1, 2], [3, 4])
+    assert _sum_of_scores(tokenizer, [1, 0], "axyz") == -1.0 - 3 * 14.0
+    assert _sum_of_scores(tokenizer, [1], "ab") is None
+
+
+def test_the_library_divides_by_the_same_rule() -> None:
+    pytest.importorskip("tokenizers")
+    for number in range(20):
+        made = vocabulary(f"unigram-{number}")
+        theirs, ours = load_tokenizer("huggingface_words").load(made), UnigramTokenizer(made)
+        for text in ("abcab cab", "xx a  b", "[UNK]", " cabbac\n"):
+            ids = list(theirs.encode(text))
+            assert _sum_of_scores(ours, ids, text) == _sum_of_scores(ours, ours.encode(text), text)
+            if UNKNOWN not in ours.split(text) and 0 not in ids:
+                assert theirs.decode(ids) == text
 
 
 def test_the_law_of_known_text_has_known_text() -> None:

@@ -1,0 +1,124 @@
+"""Sphinx: a smaller site, by leaving out what no page shows and what every page repeats.
+
+A site on a disk is not compressed. This keeps the parts of MathJax that pages load, and moves the
+styles and icons that the theme repeats in each page into two files; mark-up that changes nothing is
+left out.
+"""
+
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import minify_html
+from sphinx.application import Sphinx
+from sphinx.util.typing import ExtensionMetadata
+
+LOADED = ("tex-chtml.js", "output/chtml/fonts/woff-v2")
+"""The parts of MathJax that a page loads; the bundled copy is ten times as large."""
+
+VARIABLES = re.compile(r"<style>\s*body \{.*?</style>", re.DOTALL)
+"""The colours of the theme, equal in every page."""
+SYMBOL = re.compile(r'<symbol id="([^"]+)".*?</symbol>', re.DOTALL)
+"""An icon of the theme."""
+OF_THEMES = frozenset(f"svg-{name}" for name in ("sun", "moon", "sun-with-moon", "moon-with-sun"))
+"""The icons of the button that only a script can make work."""
+
+UNSTYLED = re.compile(r'<span class="(?:std std-(?:ref|doc|term)|doc)">([^<]*)</span>')
+"""A span that no style sheet mentions."""
+UNBROKEN = re.compile(r'<span class="pre">([\w.:,;()\[=*+<>&#~^$@%\'"`]*)</span>')
+"""A span against line breaks, around text in which no line may be broken."""
+UNCOLOURED = re.compile(r'<span class="(?:n|nx|p|pm|w)">([^<]*)</span>')
+"""A part of code that has the colour of the code around it, by day and by night."""
+INTERNAL = re.compile(r'class="reference internal"')
+
+NUMBER = re.compile(r"-?\d+\.\d{3,}")
+PATH = re.compile(r'(?<= d=")[^"]+(?=")|(?<= [xy]=")[^"]+(?=")')
+BETWEEN = re.compile(r">\n\s*<")
+METADATA = re.compile(r"<metadata>.*?</metadata>", re.DOTALL)
+
+
+def shared(pages: list[str]) -> tuple[str, str]:
+    """Return the styles and the script that stand for what pages repeat."""
+    styles = next((found[0] for page in pages if (found := VARIABLES.search(page))), "")
+    icons: dict[str, str] = {}
+    for page in pages:
+        icons |= {each[1]: each[0] for each in SYMBOL.finditer(page) if each[1] in OF_THEMES}
+    sprite = minify_html.minify("".join(icons[name] for name in sorted(icons)))
+    script = (
+        "document.currentScript.insertAdjacentHTML('afterend', "
+        f"`<svg xmlns='http://www.w3.org/2000/svg' style='display:none'>{sprite}</svg>`);"
+    )
+    return styles.removeprefix("<style>").removesuffix("</style>"), script
+
+
+def smaller(page: str, root: str) -> str:
+    """Return a page without what it repeats or does not need.
+
+    Args:
+        page: its HTML.
+        root: the path from it to the folder of the site, empty or with a slash at the end.
+    """
+
+    def icon(symbol: re.Match[str]) -> str:
+        is_shown = f'#{symbol[1]}"' in page and symbol[1] not in OF_THEMES
+        return symbol[0] if is_shown else ""
+
+    page, count = VARIABLES.subn(
+        f'<link rel="stylesheet" href="{root}_static/variables.css">', page
+    )
+    page = SYMBOL.sub(icon, page)
+    if count:
+        page = page.replace("<svg ", f'<script src="{root}_static/icons.js"></script><svg ', 1)
+    for span in (UNSTYLED, UNBROKEN, UNCOLOURED):
+        page = span.sub(r"\1", page)
+    page = INTERNAL.sub('class="reference"', page)
+    return minify_html.minify(page, keep_html_and_head_opening_tags=True)
+
+
+def rounded(figure: str) -> str:
+    """Return a figure whose coordinates have two decimals, a hundredth of a point."""
+
+    def short(number: re.Match[str]) -> str:
+        return f"{float(number[0]):.2f}".rstrip("0").rstrip(".")
+
+    figure = BETWEEN.sub("><", METADATA.sub("", figure))
+    return PATH.sub(lambda path: " ".join(NUMBER.sub(short, path[0]).split()), figure)
+
+
+def prune(site: Path) -> Iterator[Path]:
+    """Return the files and empty folders that no page loads, those inside a folder before it."""
+    mathjax = site / "_static" / "mathjax"
+    kept = [mathjax / part for part in LOADED]
+    for path in sorted(mathjax.rglob("*"), reverse=True):
+        if not any(path == file or file in path.parents or path in file.parents for file in kept):
+            yield path
+    yield from (site / "_static").rglob("*.map")
+
+
+def shrink(app: Sphinx, error: Exception | None) -> None:
+    """Make the site smaller, once it is written."""
+    if error is not None or app.builder.name != "html":
+        return
+    site = Path(app.outdir)
+    for path in list(prune(site)):
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    pages = {path: path.read_text(encoding="utf-8") for path in site.rglob("*.html")}
+    # a page of an earlier build has lost its end tags, and cannot bear to lose any twice
+    pages = {path: page for path, page in pages.items() if "</html>" in page}
+    written = {path: page for path, page in pages.items() if VARIABLES.search(page)}
+    if written:
+        styles, script = shared([*written.values()])
+        (site / "_static" / "variables.css").write_text(styles, encoding="utf-8")
+        (site / "_static" / "icons.js").write_text(script, encoding="utf-8")
+    for path, page in pages.items():
+        root = "../" * (len(path.relative_to(site).parts) - 1)
+        path.write_text(smaller(page, root), encoding="utf-8")
+    for path in (site / "_images").rglob("*.svg"):
+        path.write_text(rounded(path.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+def setup(app: Sphinx) -> ExtensionMetadata:
+    """Change the files after all others have."""
+    app.connect("build-finished", shrink, priority=950)
+    return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}
