@@ -45,6 +45,8 @@ TRIES = 64
 PADDING = Mask(kind=MaskKind.BOOL, pattern=MaskPattern.PADDING, shape=MaskShape.KEYS)
 LEFT_PADDING = Mask(kind=MaskKind.BOOL, pattern=MaskPattern.LEFT_PADDING, shape=MaskShape.KEYS)
 BIAS = Mask(kind=MaskKind.FLOAT, pattern=MaskPattern.BIAS, shape=MaskShape.HEADS)
+OWN_BIAS = Mask(kind=MaskKind.FLOAT, pattern=MaskPattern.BIAS, shape=MaskShape.FULL)
+TEXTS = Mask(kind=MaskKind.BOOL, pattern=MaskPattern.DOCUMENTS, shape=MaskShape.QUERIES)
 SIDES = (127, 128, 200, 255, 256)
 """Keys to the left of a query that windows let it read; those of the models, 128 to 4 096, are
 whole multiples of tiles, and some count the query itself."""
@@ -69,6 +71,8 @@ class Sizes:
 
 GEMMA = {"softcap": 50.0, "window": (256, 0)}
 GPT_OSS = {"sinks": True, "window": (127, 0)}
+GRANITE = {"scale": 2.0**-6}
+"""Widths 64 with a scale that is not the default one; Gemma 3 and models under µP have others."""
 
 DECODERS = (
     Sizes(name="GPT-2", heads=((12, 12), (20, 20), (25, 25)), widths=((64, 64),)),
@@ -76,6 +80,9 @@ DECODERS = (
     Sizes(name="Llama 3, divided among devices", heads=((4, 1), (8, 2)), widths=((128, 128),)),
     Sizes(name="Qwen2.5 0.5B", heads=((14, 2),), widths=((64, 64),)),
     Sizes(name="Qwen2.5", heads=((28, 4), (40, 8)), widths=((128, 128),)),
+    Sizes(name="Llama 3.2 3B, Mixtral 8x22B", heads=((24, 8), (48, 8)), widths=((128, 128),)),
+    Sizes(name="Granite 3", heads=((32, 8), (12, 4)), widths=((64, 64),), options=GRANITE),
+    Sizes(name="Gemma 2B, Gemma 3 1B", heads=((8, 1), (4, 1)), widths=((256, 256),)),
     Sizes(name="Gemma 2", heads=((8, 4), (16, 8)), widths=((256, 256),), options=GEMMA),
     Sizes(name="gpt-oss", heads=((64, 8),), widths=((64, 64),), options=GPT_OSS),
     Sizes(name="Falcon", heads=((71, 1),), widths=((64, 64),)),
@@ -93,6 +100,20 @@ OF_FEW_HEADS = (
     *(each for each in DECODERS if each.name in ("Llama 3, divided among devices", "Qwen2.5 0.5B")),
 )
 DIVIDED = Sizes(name="Llama 3.2, divided", heads=((8, 2), (4, 1)), widths=((64, 64),))
+A_NARROW_HEAD = Sizes(name="one narrow head of many", heads=((1, 1),), widths=((32, 32),))
+A_WIDE_HEAD = Sizes(name="one wide head of many", heads=((1, 1),), widths=((128, 128),))
+A_GROUP = Sizes(name="one group of Llama 3", heads=((4, 1),), widths=((128, 128),))
+OF_16 = Sizes(name="Llama 3.1 405B", heads=((128, 8),), widths=((128, 128),))
+ALL_HEADS = Sizes(name="Llama 3, half as wide", heads=((32, 8), (32, 32)), widths=((64, 64),))
+MISTRAL = Sizes(
+    name="Mistral, divided",
+    heads=((8, 2), (4, 1)),
+    widths=((128, 128),),
+    options={"window": (1023, 0)},
+)
+SEVERAL_HEADS = Sizes(name="GPT-2, divided", heads=((3, 3), (4, 4)), widths=((64, 64),))
+CLIP = Sizes(name="CLIP", heads=((8, 8), (12, 12)), widths=((64, 64),))
+QUERYING = Sizes(name="Q-Former, Perceiver", heads=((12, 12), (8, 8)), widths=((64, 64), (96, 96)))
 A_HEAD = Sizes(name="one head of many", heads=((1, 1),), widths=((64, 64),))
 TWO_HEADS = Sizes(name="two heads of many", heads=((2, 1),), widths=((64, 64),))
 MANY_HEADS = Sizes(name="Yi 34B, half as wide", heads=((56, 8),), widths=((64, 64),))
@@ -154,6 +175,7 @@ class Phase:
         backward: whether it has a backward pass.
         is_long: whether its calls take so long that each width of each model is called once, with
             options that change with the seed.
+        products: products of its largest call.
     """
 
     name: str
@@ -164,6 +186,7 @@ class Phase:
     is_causal: bool = True
     backward: bool = False
     is_long: bool = False
+    products: float = PRODUCTS
 
     def lengths(self, scores: float, longest: float, dice: random.Random) -> tuple[int, int] | None:
         """Return numbers of queries and keys, or None if all are too large.
@@ -186,21 +209,41 @@ class Phase:
 
 PHASES = (
     Phase(name="prefill", models=DECODERS, queries=(257, 1300), batch=(1, 2)),
-    Phase(name="prefill of over 1 024 tokens", models=OF_FEW_HEADS, queries=(1025, 1250)),
+    Phase(
+        name="prefill of over 1 024 tokens", models=(*OF_FEW_HEADS, MISTRAL), queries=(1025, 1250)
+    ),
+    Phase(
+        name="prefill of over 1 024 tokens with all heads",
+        models=(ALL_HEADS,),
+        queries=(1024, 1100),
+        is_long=True,
+        products=5e9,
+    ),
+    Phase(
+        name="prefill of several prompts",
+        models=(SEVERAL_HEADS, DIVIDED),
+        queries=(257, 600),
+        batch=(4, 6, 8),
+    ),
+    Phase(name="texts of CLIP", models=(CLIP,), queries=(77, 77), batch=(16, 32)),
     Phase(
         name="chunked prefill",
-        models=DECODERS,
+        models=(*DECODERS, MISTRAL),
         queries=(17, 300),
         keys=(1025, 2100),
         batch=(1, 1, 2),
     ),
     Phase(
-        name="decoding", models=(*DECODERS, LATENT), queries=(1, 1), keys=(513, 4300), batch=(1, 4)
+        name="decoding",
+        models=(*DECODERS, LATENT, OF_16, MISTRAL),
+        queries=(1, 1),
+        keys=(513, 4300),
+        batch=(1, 4),
     ),
     Phase(
         name="speculative decoding",
-        models=(*DECODERS, LATENT),
-        queries=(2, 8),
+        models=(*DECODERS, LATENT, OF_16),
+        queries=(2, 16),
         keys=(513, 4300),
         batch=(1, 2, 4),
     ),
@@ -212,9 +255,23 @@ PHASES = (
     ),
     Phase(
         name="prefill of over 2 048 tokens",
-        models=(A_HEAD, TWO_HEADS),
+        models=(A_HEAD, TWO_HEADS, A_WIDE_HEAD),
         queries=(2049, 2400),
         is_long=True,
+    ),
+    Phase(
+        name="prefill of over 4 096 tokens",
+        models=(A_NARROW_HEAD,),
+        queries=(4097, 4400),
+        is_long=True,
+    ),
+    Phase(
+        name="images and videos",
+        models=(A_HEAD, DIFFUSION),
+        queries=(1024, 2400),
+        is_causal=False,
+        is_long=True,
+        products=3e9,
     ),
     Phase(
         name="chunked prefill behind a long prefix",
@@ -224,10 +281,24 @@ PHASES = (
         is_long=True,
     ),
     Phase(
+        name="chunked prefill of a group behind a long prefix",
+        models=(A_GROUP,),
+        queries=(257, 300),
+        keys=(2200, 6000),
+        is_long=True,
+    ),
+    Phase(
         name="decoding on over 8 192 keys",
         models=(Sizes(name="a few heads", heads=((4, 1), (2, 2)), widths=((128, 128), (64, 64))),),
         queries=(1, 1),
         keys=(8193, 39_000),
+        is_long=True,
+    ),
+    Phase(
+        name="decoding on over 65 536 keys",
+        models=(A_HEAD,),
+        queries=(1, 1),
+        keys=(65_537, 76_000),
         is_long=True,
     ),
     Phase(
@@ -246,6 +317,14 @@ PHASES = (
         is_long=True,
     ),
     Phase(
+        name="decoding of many requests",
+        models=(DIVIDED,),
+        queries=(1, 1),
+        keys=(65, 300),
+        batch=(96, 128, 192, 256),
+        is_long=True,
+    ),
+    Phase(
         name="prefill of many short prompts",
         models=(MANY_HEADS,),
         queries=(65, 70),
@@ -258,6 +337,29 @@ PHASES = (
         models=OF_FEW_HEADS,
         queries=(513, 1100),
         backward=True,
+    ),
+    Phase(
+        name="training on several texts",
+        models=(SEVERAL_HEADS, DIVIDED),
+        queries=(257, 480),
+        batch=(4, 6),
+        backward=True,
+        is_long=True,
+    ),
+    Phase(
+        name="training on over 512 tokens with all heads",
+        models=(ALL_HEADS,),
+        queries=(513, 560),
+        backward=True,
+        is_long=True,
+        products=3e9,
+    ),
+    Phase(
+        name="training on over 1 100 tokens",
+        models=(A_WIDE_HEAD,),
+        queries=(1101, 1900),
+        backward=True,
+        is_long=True,
     ),
     Phase(
         name="training on over 2 048 tokens",
@@ -332,6 +434,15 @@ PHASES = (
         backward=True,
     ),
     Phase(
+        name="training of a few queries on an image",
+        models=(QUERYING,),
+        queries=(16, 100),
+        keys=(257, 800),
+        batch=(1, 2),
+        is_causal=False,
+        backward=True,
+    ),
+    Phase(
         name="decoding on an encoder",
         models=(WHISPER, ENCODERS[2]),
         queries=(1, 1),
@@ -357,11 +468,19 @@ PHASES = (
 )
 """The phases, of which each calls every model that is run in it."""
 
+MASKS = (PADDING, LEFT_PADDING, BIAS, OWN_BIAS, TEXTS)
+
 MODES = (CallMode.PLAIN, CallMode.NO_GRAD, CallMode.THREADS, CallMode.INFERENCE)
 MODES_OF_TRAINING = (CallMode.PLAIN, CallMode.DETERMINISTIC, CallMode.PLAIN, CallMode.THREADS)
 LAYOUTS = (Layout.CONTIGUOUS, Layout.HEADS_INSIDE, Layout.PACKED, Layout.LENGTH_FIRST)
-CACHES = (Layout.CONTIGUOUS, Layout.CACHE, Layout.HEADS_INSIDE, Layout.CACHE_INSIDE)
-"""Layouts of keys and values that come from a cache."""
+CACHES = (
+    Layout.CONTIGUOUS,
+    Layout.CACHE,
+    Layout.HEADS_INSIDE,
+    Layout.CACHE_INSIDE,
+    Layout.EXPANDED_BATCH,
+)
+"""Layouts of keys and values that come from a cache, which all texts of a batch may share."""
 CONTENTS = (Values.NORMAL, Values.PEAKED, Values.PLATEAU, Values.OFFSET)
 
 ALTERNATIVES: tuple[tuple[Feature, ...], ...] = (
@@ -436,7 +555,7 @@ def _options(features: tuple[Feature, ...], dice: random.Random) -> dict[str, An
         Feature.SOFTCAP: {"softcap": dice.choice((30.0, 50.0))},
         Feature.ALIBI: {"alibi": True},
         Feature.LSE: {"return_lse": True},
-        Feature.MASK: {"mask": dice.choice((PADDING, LEFT_PADDING, BIAS, BIAS))},
+        Feature.MASK: {"mask": dice.choice(MASKS)},
     }
     chosen: dict[str, Any] = {}
     for feature in features:
@@ -459,7 +578,7 @@ def _case(
         kv_heads = heads
     batch = dice.choice(phase.batch)
     of_key = d_head + d_value
-    scores = PRODUCTS / (2 if phase.backward else 1) / (heads * of_key)
+    scores = phase.products / (2 if phase.backward else 1) / (heads * of_key)
     longest = NUMBERS_OF_GROUP / (heads // kv_heads * of_key)
     lengths = phase.lengths(scores / batch, longest, dice)
     if lengths is None:
@@ -471,7 +590,7 @@ def _case(
     layout, mask = dice.choice(LAYOUTS), options.get("mask")
     is_cached = phase.is_causal and phase.keys is not None
     of_keys = dice.choice(CACHES) if is_cached else layout
-    if mask is BIAS and torch.finfo(dtype).bits == 16 and dice.random() < 0.5:
+    if mask in (BIAS, OWN_BIAS) and torch.finfo(dtype).bits == 16 and dice.random() < 0.5:
         options = {**options, "mask": replace(mask, dtype=torch.float32)}
     return Case(
         batch=max(1, min(batch, int(NUMBERS // numbers))),
