@@ -134,6 +134,17 @@ class TestOnnxRuntime:
         model = one_node("MultiHeadAttention", inputs, MICROSOFT, num_heads=1, unidirectional=1)
         assert run(model, inputs).flatten().tolist() == [0.0, 0.5, 2.0], FIXED
 
+    def test_a_bias_of_minus_infinity_reveals_later_keys(self):
+        inputs = {
+            **{"query": zeros(1, 2, 1), "key": zeros(1, 2, 1)},
+            "value": numpy.array([1, 7], dtype="float32").reshape(1, 2, 1),
+            **{"bias": None, "key_padding_mask": None},
+            "attention_bias": numpy.array([[-numpy.inf, 0], [0, 0]], dtype="float32")[None, None],
+        }
+        model = one_node("MultiHeadAttention", inputs, MICROSOFT, num_heads=1, unidirectional=1)
+        # the first query may read no key: the first is hidden, and the second is later
+        assert run(model, inputs).flatten().tolist() == [7.0, 4.0], FIXED
+
     def test_a_hidden_score_that_overflows_is_read(self):
         inputs = {
             "Q": numpy.full((1, 1, 1, 1), 1.25, dtype="float16"),
