@@ -10,6 +10,13 @@ from attnspec.conformance.cli.app import app
 STUDENT = Path(__file__).parents[3] / "docs" / "examples" / "student_bert.py"
 MENDED = (
     (
+        '.token_type_embeddings.weight"][0]',
+        '.token_type_embeddings.weight"][\n'
+        "            torch.zeros_like(input_ids) if token_type_ids is None else token_type_ids\n"
+        "        ]",
+        "the embeddings: token types are ignored",
+    ),
+    (
         "math.sqrt(channels)",
         "math.sqrt(query.shape[-1])",
         "block 0: scores are scaled by the width of the model",
@@ -19,13 +26,6 @@ MENDED = (
         '        x = self.norm(x, "cls.predictions.transform.LayerNorm")\n'
         '        table = self.weights["bert.embeddings.word_emb',
         "the head: the head has no LayerNorm",
-    ),
-    (
-        '.token_type_embeddings.weight"][0]',
-        '.token_type_embeddings.weight"][\n'
-        "            torch.zeros_like(input_ids) if token_type_ids is None else token_type_ids\n"
-        "        ]",
-        "the embeddings: token types are ignored",
     ),
 )
 
