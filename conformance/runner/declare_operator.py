@@ -239,8 +239,8 @@ def _profiles(operator: str) -> Iterator[Any]:
                         )
         return
     if operator == "layer_norm":
-        for answers in product(Float64Precision, Working, RoundingToStorage, Saved):
-            precision, working, rounding, saved = answers
+        roundings = product(Float64Precision, Working, RoundingToStorage, Saved)
+        for precision, working, rounding, saved in roundings:
             yield LayerNormProfile(
                 rounding=rounding, working=working, saved=saved, float64_precision=precision
             )

@@ -96,8 +96,8 @@ class WithExplicitBackward:
         eps: float,
     ) -> torch.Tensor:
         """Return normalized rows times gain plus bias."""
-        result: torch.Tensor = ExplicitLayerNorm.apply(input, weight, bias, eps, self)
-        return result
+        apply: Callable[..., torch.Tensor] = ExplicitLayerNorm.apply
+        return apply(input, weight, bias, eps, self)
 
     def saved(self, statistic: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         """Return mean or reciprocal root as the backward pass reads it."""
