@@ -14,6 +14,10 @@ _ROOT = Path(str(laws.__file__)).parents[1]
 """The folder of the packages of laws and mutants."""
 
 
+CORRECT = ("mutants/equivalent.py", "mutants/bases/dense.py", "mutants/bases/tiled.py")
+"""The files of the correct implementations that are no backends."""
+
+
 def source_digests() -> dict[str, str]:
     """Return a digest of each file of laws and mutants, by its path: `laws/masking/causal.py`.
 
@@ -59,10 +63,7 @@ def correct_are_current(stored: Mapping[str, str]) -> bool:
     Args:
         stored: the digests of the run that gave the results.
     """
-    bases = {path for path in _current_digests() if path.startswith("mutants/bases/")}
-    files = _files_of_laws(SubjectKind.ATTENTION)
-    files |= _with_imports({"mutants/equivalent.py", *bases})
-    return _are_as_stored(files, stored)
+    return _are_as_stored(_files_of_laws(SubjectKind.ATTENTION) | _with_imports(CORRECT), stored)
 
 
 def _are_as_stored(files: Iterable[str], stored: Mapping[str, str]) -> bool:
