@@ -263,6 +263,7 @@ MANY: tuple[ModelCase, ...] = tuple(
 )
 MANY += (
     ModelCase(n_head=12, d_head=64, length=17, n_positions=20, initializer_range=0.02, seed=18),
+    ModelCase(n_head=12, d_head=64, length=70, n_positions=80, initializer_range=0.02, seed=18),
 )
 """Cases whose ids do not fit into 15 or 16 bits, of over 1 024 positions, or of the widths of
 released models."""
@@ -274,15 +275,18 @@ WIDE_HEADS: tuple[ModelCase, ...] = tuple(
     )
     for dtype in (torch.float64, torch.float32)
 )  # fmt: skip
-WIDE_HEADS += (WIDE_HEADS[0].but(length=70, n_positions=80),)
-"""Cases of heads as wide as in every released model, on more tokens than a tile of 16 or of
-64 holds."""
+WIDE_HEADS += (
+    WIDE_HEADS[0].but(length=70, n_positions=80),
+    WIDE_HEADS[0].but(n_head=4, length=290, n_positions=300),
+)
+"""Cases of heads as wide as in every released model, on more tokens than a tile of 16, of 64 or of
+256 holds."""
 
 LONG_ROWS = ModelCase(
-    n_layer=2, n_head=2, d_head=4, length=150, n_positions=150, batch=2, vocab_size=11,
+    n_layer=2, n_head=2, d_head=4, length=290, n_positions=300, batch=2, vocab_size=11,
     initializer_range=0.2, seed=24,
 )  # fmt: skip
-"""A case of several rows of more than 128 tokens."""
+"""A case of several rows of more than 256 tokens."""
 
 DEEPEST = ModelCase(n_layer=48, length=3, initializer_range=0.05, embedding_range=4.0, seed=21)
 """A case with the layers of the largest released model, each as narrow as can be."""
