@@ -1,4 +1,4 @@
-"""Laws of ROT: the gradient turns the incoming gradient back."""
+"""Laws of ROT: the gradient turns the incoming gradient back; regimes."""
 
 import torch
 
@@ -6,6 +6,8 @@ from attnspec.conformance.comparison.close import check_close
 from attnspec.conformance.comparison.violation import Explained, Violation
 from attnspec.conformance.laws.law import law
 from attnspec.conformance.laws.rotary.definition import PARTIAL, PINNED
+from attnspec.conformance.operators.regimes import note_call
+from attnspec.conformance.operators.rotary import regimes
 from attnspec.conformance.operators.rotary.bounds import Turned
 from attnspec.conformance.operators.rotary.case import RotaryCase, cases
 from attnspec.conformance.operators.rotary.subject import AXES, RotarySubject
@@ -19,6 +21,22 @@ from attnspec.conformance.operators.rotary.subject import AXES, RotarySubject
 )
 def law_the_gradient_turns_back(subject: RotarySubject, case: RotaryCase) -> None:
     """ROT-20: the gradient of x is the incoming gradient, turned by minus the angle."""
+    _check_gradient(subject, case)
+
+
+@law("ROT-21", pinned=regimes.PINNED, wide=regimes.cases)
+def law_rotary_is_right_in_every_two_regimes(subject: RotarySubject, case: RotaryCase) -> None:
+    """ROT-21: in any two classes of sizes, positions, strides, types and passes, it is right."""
+    x, positions = case.draw(), case.positions()
+    expected = subject.expect(x, positions, case)
+    subject.judge(x, positions, case, "a rotation of this size, place, layout or type is wrong")
+    if case.backward:
+        _check_gradient(subject, case)
+    call = regimes.RotaryCall(x.requires_grad_(case.backward), positions, case.turned)
+    note_call(call, expected.value, expected.bound, regimes.AXES)
+
+
+def _check_gradient(subject: RotarySubject, case: RotaryCase) -> None:
     x, positions, grad_out = case.draw(), case.positions(), case.draw_gradient()
     got = subject.gradient(x, positions, case, grad_out)
     expected = subject.expect(grad_out, positions, case, back=True)

@@ -4,9 +4,12 @@ from typing import Any
 
 import torch
 
-from attnspec.conformance.mutants.bases.rotary import PlainRotary, rotary_mistake
+from attnspec.conformance.mutants.bases.rotary import FEATURES, PlainRotary, rotary_mistake
+from attnspec.conformance.mutants.bases.wrong_at_rows import wrong_at
+from attnspec.conformance.mutants.registry import plant
+from attnspec.conformance.operators.rotary.regimes import AXES, call_of
 from attnspec.spec.operator import Working
-from attnspec.spec.rotary import RotaryProfile
+from attnspec.spec.rotary import RotaryImplementation, RotaryProfile
 
 MERGE = "neighbouring-positions-do-not-merge"
 LARGE = "angles-of-large-positions-are-accurate"
@@ -207,3 +210,15 @@ class CachedPositions(PlainRotary):
         if key not in self.kept:
             self.kept[key] = super().angles(positions, theta)
         return self.kept[key]
+
+
+plant(
+    id="own-rotary-wrong-at-131072",
+    title="wrong in calls with a position from 131 072 on",
+    subject=RotaryImplementation(
+        name="wrong_at_131072",
+        function=wrong_at(PlainRotary(), call_of, AXES, ("positions", "131 072 and more")),
+        features=FEATURES,
+    ),
+    killed_by="rotary-is-right-in-every-two-regimes",
+)

@@ -9,6 +9,8 @@ import torch
 from hypothesis import strategies as st
 from jaxtyping import Float64
 
+from attnspec.conformance.attention.layouts import lay_out
+from attnspec.spec import Layout
 from attnspec.spec.rotary import RotaryScaling, ScalingKind
 
 BASE = 10_000.0
@@ -43,6 +45,7 @@ class RotaryCase:
         places: the positions.
         start: of the first token, or an offset.
         dtype: the storage type.
+        layout: the strides of queries or keys.
         backward: whether the gradient is computed.
         seed: selects the numbers.
     """
@@ -57,6 +60,7 @@ class RotaryCase:
     places: Places = Places.COUNTED
     start: int = 0
     dtype: torch.dtype = torch.float64
+    layout: Layout = Layout.CONTIGUOUS
     backward: bool = False
     seed: int = 0
 
@@ -92,7 +96,7 @@ class RotaryCase:
     def draw(self) -> torch.Tensor:
         """Return queries or keys in the storage type."""
         shape = (self.batch, self.heads, self.length, self.d_head)
-        return normal(self.seed, "x", *shape).to(self.dtype)
+        return lay_out(normal(self.seed, "x", *shape).to(self.dtype), self.layout)
 
     def draw_gradient(self) -> torch.Tensor:
         """Return the incoming gradient."""
@@ -115,7 +119,7 @@ class RotaryCase:
         return torch.randint(self.start + 64, shape, generator=generator)
 
 
-_SAID = ("rotary_dim", "base", "scaling", "places", "start", "backward", "seed")
+_SAID = ("rotary_dim", "base", "scaling", "places", "start", "layout", "backward", "seed")
 
 
 def normal(seed: int, purpose: str, *shape: int) -> Float64[torch.Tensor, "..."]:

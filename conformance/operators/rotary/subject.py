@@ -61,13 +61,13 @@ class RotarySubject(OperatorSubject):
     def gradient(
         self, x: torch.Tensor, positions: torch.Tensor, case: RotaryCase, grad_out: torch.Tensor
     ) -> torch.Tensor:
-        """Return the gradient of x.
+        """Return the gradient of x, in the strides that x has.
 
         Raises:
             Raised: if the function raises, forward or backward.
             Violation: if the output or the gradient has a wrong form.
         """
-        leaf = x.detach().clone().requires_grad_()
+        leaf = x.detach().requires_grad_()
         _, grads = self.differentiate(
             _call(leaf, positions, case, grad_out=grad_out, wrt=("x",)),
             lambda: self._made(leaf, positions, case),

@@ -1,0 +1,115 @@
+"""Regimes of operators with axes of their own: every class and pair is called and judged."""
+
+import importlib
+from dataclasses import dataclass, replace
+from itertools import combinations
+from typing import Any
+
+import pytest
+from trying import judged_count
+
+from attnspec.conformance.comparison.violation import Violation
+from attnspec.conformance.laws.law import registered
+from attnspec.conformance.mutants.bases import rotary
+from attnspec.conformance.mutants.bases.wrong_at_rows import wrong_at
+from attnspec.conformance.operators.regimes import pairs_of
+from attnspec.conformance.operators.rotary import regimes as of_rotary
+from attnspec.conformance.operators.subjects import subject_of_operator
+from attnspec.conformance.report.record import Outcome
+from attnspec.conformance.runner.check import check
+from attnspec.conformance.runner.effort import Effort
+
+for chapter in ("rotary.gradients",):
+    importlib.import_module(f"attnspec.conformance.laws.{chapter}")
+
+
+@dataclass(frozen=True)
+class Operator:
+    """The law of an operator, a correct one, and its regimes."""
+
+    law: str
+    correct: Any
+    regimes: Any
+    most: int
+
+    def wrong_at(self, *regimes):
+        function = wrong_at(
+            self.correct.function, self.regimes.call_of, self.regimes.AXES, *regimes
+        )
+        return subject_of_operator(replace(self.correct, function=function))
+
+
+OPERATORS = {
+    "rotary": Operator(
+        law="rotary-is-right-in-every-two-regimes",
+        correct=rotary.correct(),
+        regimes=of_rotary,
+        most=80,
+    ),
+}
+CLASSES = [
+    (operator, (axis, each.name))
+    for operator, of in OPERATORS.items()
+    for axis, members in of.regimes.AXES.items()
+    for each in members
+]
+PAIRS = [
+    ("rotary", ("positions", "131 072 and more"), ("length", "127 to 129")),
+    ("rotary", ("turned", "part"), ("layout", "heads inside")),
+    ("rotary", ("batch", "own positions"), ("backward", "yes")),
+    ("rotary", ("pairs", "odd"), ("dtype", "bfloat16")),
+]
+
+
+@pytest.mark.parametrize(("operator", "regime"), CLASSES, ids=str)
+def test_a_mistake_in_one_class_is_found_by_the_pinned_cases(operator, regime):
+    of = OPERATORS[operator]
+    law = registered()[of.law]
+    with pytest.raises(Violation):
+        judged_count(law, of.wrong_at(regime), law.pinned)
+
+
+@pytest.mark.parametrize(("operator", "first", "second"), PAIRS, ids=str)
+def test_a_mistake_where_two_classes_meet_is_found(operator, first, second):
+    of = OPERATORS[operator]
+    law, subject = registered()[of.law], of.wrong_at(first, second)
+    with pytest.raises(Violation):
+        judged_count(law, subject, law.wide(subject, 0))
+
+
+APART = {
+    "rotary": {
+        "batch: own positions with positions: zero",
+        "length: 63 to 65 with positions: zero",
+        "length: 127 to 129 with positions: zero",
+        # of one head or one token, they are contiguous
+        "heads: one with layout: heads inside",
+        "layout: heads inside with length: one",
+    },
+}
+"""Pairs of classes that no call joins."""
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_the_design_covers_every_pair_that_can_meet(operator):
+    of = OPERATORS[operator]
+    record = check(registered()[of.law], subject_of_operator(of.correct), Effort.STANDARD)
+    assert record.outcome is Outcome.PASSED
+    assert record.coverage["missing"] == []
+    axes = of.regimes.AXES.values()
+    every = {
+        frozenset((one, other))
+        for left, right in combinations(axes, 2)
+        for one in left
+        for other in right
+    }
+    apart = {" with ".join(sorted(map(str, each))) for each in every - claimed(of)}
+    assert apart == APART[operator]
+    assert record.coverage["claimed"] == len(every) - len(apart)
+
+
+def claimed(of):
+    law, subject = registered()[of.law], subject_of_operator(of.correct)
+    calls = [of.regimes.call_without_memory(case) for case in law.wide(subject, 0)]
+    assert len(calls) < of.most
+    return frozenset().union(*(pairs_of(call, of.regimes.AXES) for call in calls))
