@@ -203,7 +203,7 @@ def choose(candidates: Sequence[tuple[Any, int, frozenset[Pair]]]) -> Design:
     """
     claimed = frozenset[Pair]().union(*(pairs for _, _, pairs in candidates))
     missing, chosen = set(claimed), []
-    for size in (2_000, 40_000, float("inf")):
+    for size in (2_000, 40_000, 400_000, float("inf")):
         small = [each for each in candidates if each[1] <= size]
         while best := max(small, key=lambda each: len(each[2] & missing), default=None):
             if not best[2] & missing:

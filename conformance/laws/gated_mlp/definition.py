@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from attnspec.conformance.comparison.close import check_close
 from attnspec.conformance.comparison.violation import Explained, NotClaimed, Violation
 from attnspec.conformance.laws.law import law
+from attnspec.conformance.operators.gated_mlp import regimes
 from attnspec.conformance.operators.gated_mlp.case import Content, GatedMLPCase, cases
 from attnspec.conformance.operators.gated_mlp.subject import (
     AXES,
@@ -17,6 +18,7 @@ from attnspec.conformance.operators.gated_mlp.subject import (
     packed,
     unpacked,
 )
+from attnspec.conformance.operators.regimes import note_call
 from attnspec.spec.gated_mlp import GateForm, GatePacking
 
 F32, F16, BF16 = torch.float32, torch.float16, torch.bfloat16
@@ -205,6 +207,35 @@ def law_gradients_of_gated_mlp_equal_the_definition(
     tensors, grad_out = case.draw(), case.draw_gradient()
     if "bias" in subject.implementation.features:
         tensors = case.but(biased=True).draw()
+    _check_gradients(subject, tensors, grad_out)
+
+
+@law("GLU-9", pinned=regimes.PINNED, wide=regimes.cases)
+def law_gated_mlp_is_right_in_every_two_regimes(
+    subject: GatedMLPSubject, case: GatedMLPCase
+) -> None:
+    """GLU-9: in any two classes of sizes, strides, types, biases and passes, it is right."""
+    tensors = case.draw()
+    expected = subject.expect(tensors)
+    with _explaining(subject, tensors):
+        check_close(
+            subject.call(tensors),
+            expected.value,
+            expected.bound,
+            what="out",
+            message="a gated MLP of this size, layout or type differs from the definition",
+            axes=AXES,
+        )
+    if case.backward:
+        _check_gradients(subject, tensors, case.draw_gradient())
+    x = tensors["x"].requires_grad_(case.backward)
+    call = regimes.GatedMLPCall(x, tensors["down"], case.biased)
+    note_call(call, expected.value, expected.bound, regimes.AXES)
+
+
+def _check_gradients(
+    subject: GatedMLPSubject, tensors: dict[str, torch.Tensor], grad_out: torch.Tensor
+) -> None:
     with _explaining(subject, tensors):
         got = subject.gradients(tensors, grad_out)
         for name, allowed in subject.expect_gradients(tensors, grad_out).items():

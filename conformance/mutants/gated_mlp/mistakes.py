@@ -4,7 +4,10 @@ import torch
 from torch.nn import functional
 
 from attnspec.conformance.mutants.bases.gated_mlp import PlainGatedMLP, gated_mlp_mistake
-from attnspec.spec.gated_mlp import GateForm, GatePacking
+from attnspec.conformance.mutants.bases.wrong_at_rows import wrong_at
+from attnspec.conformance.mutants.registry import plant
+from attnspec.conformance.operators.gated_mlp.regimes import AXES, call_of
+from attnspec.spec.gated_mlp import GatedMLPImplementation, GateForm, GatePacking
 
 DEFINITION = "gated-mlp-equals-the-definition"
 ORDER = "gate-and-up-lie-in-the-declared-order"
@@ -156,3 +159,15 @@ class SiLUWithoutSlope(PlainGatedMLP):
     def activate(self, gate: torch.Tensor) -> torch.Tensor:
         result: torch.Tensor = _SiLUWithoutSlope.apply(gate)  # type: ignore[no-untyped-call]
         return result
+
+
+plant(
+    id="own-gated-mlp-wrong-at-257",
+    title="wrong at 255 to 257 inner channels",
+    subject=GatedMLPImplementation(
+        name="wrong_at_257",
+        function=wrong_at(PlainGatedMLP(), call_of, AXES, ("d_inner", "255 to 257")),
+        features=frozenset({"bias"}),
+    ),
+    killed_by="gated-mlp-is-right-in-every-two-regimes",
+)

@@ -9,6 +9,9 @@ import torch
 from hypothesis import strategies as st
 from jaxtyping import Float64
 
+from attnspec.conformance.attention.layouts import lay_out
+from attnspec.spec import Layout
+
 
 class Content(StrEnum):
     """The size of gate and up before their function."""
@@ -35,6 +38,8 @@ class GatedMLPCase:
         dtype: the storage type of every tensor.
         content: the size of gate and up.
         biased: whether there are biases.
+        layout: the strides of the input.
+        of_weights: the strides of the matrices.
         backward: whether gradients are computed.
         seed: selects the numbers.
     """
@@ -45,6 +50,8 @@ class GatedMLPCase:
     dtype: torch.dtype = torch.float64
     content: Content = Content.NORMAL
     biased: bool = False
+    layout: Layout = Layout.CONTIGUOUS
+    of_weights: Layout = Layout.CONTIGUOUS
     backward: bool = False
     seed: int = 0
 
@@ -54,7 +61,7 @@ class GatedMLPCase:
         words.append(f"dtype={str(self.dtype).removeprefix('torch.')}")
         for item in fields(self):
             value = getattr(self, item.name)
-            if item.name in ("content", "biased", "backward", "seed") and value != item.default:
+            if item.name in _SAID and value != item.default:
                 words.append(f"{item.name}={value}")
         return " ".join(words)
 
@@ -71,11 +78,16 @@ class GatedMLPCase:
         """Return input and weights in the storage type, biases only if there are any."""
         tensors = {"x": normal(self.seed, "x", *self.shape, self.d_model)}
         tensors |= weights(self.seed, self.d_model, self.d_inner, self.content, self.biased)
-        return {name: tensor.to(self.dtype) for name, tensor in tensors.items()}
+        stored = {name: tensor.to(self.dtype) for name, tensor in tensors.items()}
+        layouts = {"x": self.layout} | dict.fromkeys(("gate", "up", "down"), self.of_weights)
+        return stored | {name: lay_out(stored[name], each) for name, each in layouts.items()}
 
     def draw_gradient(self) -> torch.Tensor:
         """Return the incoming gradient."""
         return normal(self.seed, "grad_out", *self.shape, self.d_model).to(self.dtype)
+
+
+_SAID = ("content", "biased", "layout", "of_weights", "backward", "seed")
 
 
 def weights(

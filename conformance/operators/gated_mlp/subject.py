@@ -75,12 +75,14 @@ class GatedMLPSubject(OperatorSubject):
     def gradients(self, tensors: Tensors, grad_out: torch.Tensor) -> dict[str, torch.Tensor]:
         """Return the gradients of every tensor, those of a packed matrix apart.
 
+        The operands have the strides that they are given with.
+
         Raises:
             Raised: if the function raises, forward or backward.
             Violation: if the output has a wrong form, or a gradient is missing.
         """
         given = packed(tensors, self.profile.packing)
-        leaves = {name: each.detach().clone().requires_grad_() for name, each in given.items()}
+        leaves = {name: each.detach().requires_grad_() for name, each in given.items()}
         shape, dtype = tuple(tensors["x"].shape), tensors["x"].dtype
         _, grads = self.differentiate(
             _call(leaves, grad_out=grad_out, wrt=tuple(leaves)),

@@ -10,8 +10,9 @@ from trying import judged_count
 
 from attnspec.conformance.comparison.violation import Violation
 from attnspec.conformance.laws.law import registered
-from attnspec.conformance.mutants.bases import rotary
+from attnspec.conformance.mutants.bases import gated_mlp, rotary
 from attnspec.conformance.mutants.bases.wrong_at_rows import wrong_at
+from attnspec.conformance.operators.gated_mlp import regimes as of_gated_mlp
 from attnspec.conformance.operators.regimes import pairs_of
 from attnspec.conformance.operators.rotary import regimes as of_rotary
 from attnspec.conformance.operators.subjects import subject_of_operator
@@ -19,7 +20,7 @@ from attnspec.conformance.report.record import Outcome
 from attnspec.conformance.runner.check import check
 from attnspec.conformance.runner.effort import Effort
 
-for chapter in ("rotary.gradients",):
+for chapter in ("rotary.gradients", "gated_mlp.definition"):
     importlib.import_module(f"attnspec.conformance.laws.{chapter}")
 
 
@@ -46,6 +47,12 @@ OPERATORS = {
         regimes=of_rotary,
         most=80,
     ),
+    "gated_mlp": Operator(
+        law="gated-mlp-is-right-in-every-two-regimes",
+        correct=gated_mlp.correct(),
+        regimes=of_gated_mlp,
+        most=80,
+    ),
 }
 CLASSES = [
     (operator, (axis, each.name))
@@ -58,6 +65,10 @@ PAIRS = [
     ("rotary", ("turned", "part"), ("layout", "heads inside")),
     ("rotary", ("batch", "own positions"), ("backward", "yes")),
     ("rotary", ("pairs", "odd"), ("dtype", "bfloat16")),
+    ("gated_mlp", ("d_model", "127 to 129"), ("d_inner", "63 to 65")),
+    ("gated_mlp", ("rows", "over 256"), ("bias", "yes")),
+    ("gated_mlp", ("weights", "transposed"), ("layout", "expanded")),
+    ("gated_mlp", ("inner width", "odd"), ("backward", "yes")),
 ]
 
 
@@ -85,6 +96,11 @@ APART = {
         # of one head or one token, they are contiguous
         "heads: one with layout: heads inside",
         "layout: heads inside with length: one",
+    },
+    "gated_mlp": {
+        # one row has no other place
+        "layout: expanded with rows: one",
+        "layout: rows apart with rows: one",
     },
 }
 """Pairs of classes that no call joins."""
