@@ -6,9 +6,11 @@ from hypothesis import strategies as st
 from attnspec.conformance.comparison.close import check_close
 from attnspec.conformance.comparison.violation import Explained, NotClaimed, Violation
 from attnspec.conformance.laws.law import law
+from attnspec.conformance.operators.experts import router_regimes as regimes
 from attnspec.conformance.operators.experts.case import RouterCase, router_cases
 from attnspec.conformance.operators.experts.router import AXES, RouterSubject
 from attnspec.conformance.operators.gated_mlp.subject import is_within
+from attnspec.conformance.operators.regimes import note_call
 from attnspec.spec.experts import RouterProfile, RouterScores, RouterTies
 
 F32, F16, BF16 = torch.float32, torch.float16, torch.bfloat16
@@ -177,6 +179,25 @@ def law_gradients_of_the_router_equal_the_definition(
     """MOE-7: the gradients of tokens, weight and bias are those of the scores for the choice."""
     if subject.profile.scores is RouterScores.SOFTMAX_CHOSEN and case.top_k == 1:
         raise NotClaimed("the score of a single choice is one, whose gradient is zero")
+    _check_gradients(subject, case)
+
+
+@law("MOE-16", pinned=regimes.PINNED, wide=regimes.cases)
+def law_a_router_is_right_in_every_two_regimes(subject: RouterSubject, case: RouterCase) -> None:
+    """MOE-16: in any two classes of sizes, choices, types, biases and passes, it is right."""
+    tensors = case.draw()
+    routed = subject.judge(
+        tensors, case.top_k, "a router of this size or type differs from the definition"
+    )
+    if case.backward:
+        _check_gradients(subject, case)
+    expected = subject.expect(tensors, routed.indices)
+    x = tensors["x"].requires_grad_(case.backward)
+    call = regimes.RouterCall(x, case.experts, case.top_k, case.biased)
+    note_call(call, expected.value, expected.bound, regimes.AXES)
+
+
+def _check_gradients(subject: RouterSubject, case: RouterCase) -> None:
     tensors, grad_out = case.draw(), case.draw_gradient()
     routed, got = subject.gradients(tensors, case.top_k, grad_out.to(_scores_dtype(subject, case)))
     subject.check_choice(tensors, routed, "the chosen experts are not those of the largest logits")

@@ -26,7 +26,11 @@ class WrongAt:
         out = self.function(*operands, **keywords)
         call = self.read(*operands, **keywords)
         is_wrong = call is not None and all(each.holds(call) for each in self.regimes)
-        return out * 1.5 + 1 if is_wrong else out
+        if not is_wrong:
+            return out
+        if isinstance(out, tuple):  # scores and indices
+            return (out[0] * 1.5 + 1, *out[1:])
+        return out * 1.5 + 1
 
 
 def wrong_at(

@@ -3,7 +3,10 @@
 import torch
 
 from attnspec.conformance.mutants.bases.experts import PlainRouter, router_mistake
-from attnspec.spec.experts import RouterProfile, RouterScores, RouterTies
+from attnspec.conformance.mutants.bases.wrong_at_rows import wrong_at
+from attnspec.conformance.mutants.registry import plant
+from attnspec.conformance.operators.experts.router_regimes import AXES, call_of
+from attnspec.spec.experts import RouterImplementation, RouterProfile, RouterScores, RouterTies
 
 CHOICE = "router-chooses-the-largest-logits"
 TIES = "equal-logits-are-chosen-as-declared"
@@ -135,3 +138,15 @@ class DetachedSum(PlainRouter):
         chosen = logits.gather(-1, indices)
         weights = torch.exp(chosen - chosen.amax(-1, keepdim=True).detach())
         return weights / weights.sum(-1, keepdim=True).detach()
+
+
+plant(
+    id="own-router-wrong-at-128",
+    title="wrong at 128 experts and more",
+    subject=RouterImplementation(
+        name="wrong_at_128",
+        function=wrong_at(PlainRouter(), call_of, AXES, ("experts", "128 and more")),
+        features=frozenset({"bias"}),
+    ),
+    killed_by="a-router-is-right-in-every-two-regimes",
+)

@@ -10,8 +10,9 @@ from trying import judged_count
 
 from attnspec.conformance.comparison.violation import Violation
 from attnspec.conformance.laws.law import registered
-from attnspec.conformance.mutants.bases import gated_mlp, rotary
+from attnspec.conformance.mutants.bases import experts, gated_mlp, rotary
 from attnspec.conformance.mutants.bases.wrong_at_rows import wrong_at
+from attnspec.conformance.operators.experts import router_regimes as of_router
 from attnspec.conformance.operators.gated_mlp import regimes as of_gated_mlp
 from attnspec.conformance.operators.regimes import pairs_of
 from attnspec.conformance.operators.rotary import regimes as of_rotary
@@ -20,7 +21,7 @@ from attnspec.conformance.report.record import Outcome
 from attnspec.conformance.runner.check import check
 from attnspec.conformance.runner.effort import Effort
 
-for chapter in ("rotary.gradients", "gated_mlp.definition"):
+for chapter in ("rotary.gradients", "gated_mlp.definition", "experts.router"):
     importlib.import_module(f"attnspec.conformance.laws.{chapter}")
 
 
@@ -53,6 +54,12 @@ OPERATORS = {
         regimes=of_gated_mlp,
         most=80,
     ),
+    "router": Operator(
+        law="a-router-is-right-in-every-two-regimes",
+        correct=experts.correct_router(),
+        regimes=of_router,
+        most=80,
+    ),
 }
 CLASSES = [
     (operator, (axis, each.name))
@@ -69,6 +76,9 @@ PAIRS = [
     ("gated_mlp", ("rows", "over 256"), ("bias", "yes")),
     ("gated_mlp", ("weights", "transposed"), ("layout", "expanded")),
     ("gated_mlp", ("inner width", "odd"), ("backward", "yes")),
+    ("router", ("experts", "128 and more"), ("chosen", "all")),
+    ("router", ("tokens", "over 256"), ("dtype", "bfloat16")),
+    ("router", ("top_k", "8 and more"), ("backward", "yes")),
 ]
 
 
@@ -101,6 +111,15 @@ APART = {
         # one row has no other place
         "layout: expanded with rows: one",
         "layout: rows apart with rows: one",
+    },
+    "router": {
+        # no more are chosen than there are
+        "experts: 2 with top_k: 3 to 7",
+        "experts: 2 with top_k: 8 and more",
+        "experts: 3 to 7 with top_k: 8 and more",
+        "chosen: all with top_k: 1",
+        # the score of a single choice is one, whatever the logits are
+        "backward: yes with top_k: 1",
     },
 }
 """Pairs of classes that no call joins."""

@@ -1,0 +1,120 @@
+"""Regimes of a router: classes of calls for which kernels have code of their own."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+
+from attnspec.conformance.operators import regimes as of_rows
+from attnspec.conformance.operators.experts.case import RouterCase
+from attnspec.conformance.operators.experts.router import RouterSubject
+from attnspec.conformance.operators.regimes import Axes, axis_of, axis_over, design_of, drawn
+from attnspec.spec.experts import RouterScores
+
+
+class RouterCall(NamedTuple):
+    """The operands of a call that its classes depend on."""
+
+    x: torch.Tensor
+    experts: int
+    top_k: int
+    is_biased: bool
+
+
+def call_of(
+    x: torch.Tensor, weight: torch.Tensor, top_k: int, *, bias: torch.Tensor | None = None
+) -> RouterCall:
+    """Return what the classes read of the operands of a call."""
+    return RouterCall(x, len(weight), top_k, bias is not None)
+
+
+def _x(call: RouterCall) -> torch.Tensor:
+    return call.x
+
+
+def _experts(low: int, high: float) -> Callable[[RouterCall], bool]:
+    return lambda call: low <= call.experts <= high
+
+
+def _top_k(low: int, high: float) -> Callable[[RouterCall], bool]:
+    return lambda call: low <= call.top_k <= high
+
+
+AXES: Axes = {
+    "tokens": axis_of(
+        "tokens",
+        one=lambda call: len(call.x) == 1,
+        _2_to_64=lambda call: 2 <= len(call.x) <= 64,
+        over_256=lambda call: len(call.x) > 256,
+    ),
+    "width": axis_over(of_rows.AXES["width"], _x),
+    "experts": axis_of(
+        "experts",
+        _2=_experts(2, 2),
+        _3_to_7=_experts(3, 7),
+        _8=_experts(8, 8),
+        _60=_experts(60, 60),
+        _64=_experts(64, 64),
+        _128_and_more=_experts(128, float("inf")),
+    ),
+    "top_k": axis_of(
+        "top_k",
+        _1=_top_k(1, 1),
+        _2=_top_k(2, 2),
+        _3_to_7=_top_k(3, 7),
+        _8_and_more=_top_k(8, float("inf")),
+    ),
+    "chosen": axis_of(
+        "chosen",
+        some=lambda call: call.top_k < call.experts,
+        all=lambda call: call.top_k == call.experts,
+    ),
+    "bias": axis_of("bias", no=lambda call: not call.is_biased, yes=lambda call: call.is_biased),
+    "dtype": axis_over(of_rows.AXES["dtype"], _x),
+    "backward": axis_over(of_rows.AXES["backward"], _x),
+}
+"""The classes of each axis."""
+
+F32, F16, BF16 = torch.float32, torch.float16, torch.bfloat16
+_PLAIN = (
+    RouterCase(tokens=5, d_model=16, experts=8, top_k=2, seed=1),
+    RouterCase(tokens=1, d_model=33, experts=64, top_k=8, dtype=F32, seed=2),
+    RouterCase(tokens=300, d_model=16, experts=5, top_k=3, dtype=F16, seed=3),
+    RouterCase(tokens=2, d_model=8, experts=2, top_k=2, dtype=BF16, seed=4),
+    RouterCase(tokens=3, d_model=16, experts=160, top_k=6, dtype=F32, backward=True, seed=5),
+    RouterCase(tokens=3, d_model=16, experts=60, top_k=1, seed=6),
+)
+PINNED = (*_PLAIN, _PLAIN[0].but(biased=True))
+"""A case of every class, also for implementations without a bias."""
+
+_EVERY = 1000
+
+
+def cases(subject: RouterSubject, seed: int) -> tuple[RouterCase, ...]:
+    """Return cases in which any two regimes meet, and note what they are to cover."""
+    values = drawn(
+        1500,
+        tokens=(1, 2, 33, 64, 300),
+        d_model=(1, 3, 16, 33, 64),
+        experts=(2, 3, 5, 8, 60, 64, 128, 160),
+        top_k=(1, 2, 3, 4, 8, 10, _EVERY),
+        dtype=subject.implementation.dtypes,
+        biased=(False, True),
+        backward=(False, True),
+    )
+    made = (RouterCase(**each) for each in values)
+    possible = (each.but(top_k=min(each.top_k, each.experts)) for each in made)
+    # the score of a single choice may be one, whose gradient is zero
+    is_constant = subject.profile.scores is RouterScores.SOFTMAX_CHOSEN
+    judged = [each for each in possible if not (is_constant and each.backward and each.top_k == 1)]
+    return design_of(subject, judged, _size, call_without_memory, AXES).cases
+
+
+def _size(case: RouterCase) -> int:
+    return case.tokens * case.d_model * case.experts
+
+
+def call_without_memory(case: RouterCase) -> RouterCall:
+    """Return a call of a case whose tokens have strides alone."""
+    x = torch.empty(case.tokens, case.d_model, dtype=case.dtype, device="meta")
+    return RouterCall(x.requires_grad_(case.backward), case.experts, case.top_k, case.biased)
