@@ -6,10 +6,12 @@ from hypothesis import strategies as st
 from attnspec.conformance.comparison.close import check_close
 from attnspec.conformance.comparison.violation import Explained
 from attnspec.conformance.laws.law import law
+from attnspec.conformance.operators.experts import regimes
 from attnspec.conformance.operators.experts.case import Choice, ExpertsCase, experts_cases
 from attnspec.conformance.operators.experts.subject import AXES, ExpertsSubject
 from attnspec.conformance.operators.gated_mlp.case import Content
 from attnspec.conformance.operators.gated_mlp.subject import is_within
+from attnspec.conformance.operators.regimes import note_call
 
 F32, F16, BF16 = torch.float32, torch.float16, torch.bfloat16
 PINNED = (
@@ -176,6 +178,33 @@ def law_gradients_of_experts_equal_the_definition(
     """MOE-15: the gradients of tokens, scores and weights are those of the definition."""
     claimed = subject.implementation.features
     case = case.but(biased="bias" in claimed, shared="shared" in claimed)
+    _check_gradients(subject, case)
+
+
+@law("MOE-17", pinned=regimes.PINNED, wide=regimes.cases)
+def law_experts_are_right_in_every_two_regimes(subject: ExpertsSubject, case: ExpertsCase) -> None:
+    """MOE-17: in any two classes of sizes, groups, choices, types and passes, they are right."""
+    tensors = case.draw()
+    expected = subject.expect(tensors)
+    check_close(
+        subject.call(tensors),
+        expected.value,
+        expected.bound,
+        what="out",
+        message="experts of these sizes, groups or type differ from the definition",
+        axes=AXES,
+    )
+    if case.backward:
+        _check_gradients(subject, case)
+    weights = (tensors[name] for name in ("gate", "up", "down"))
+    call = regimes.call_of(
+        tensors["x"].requires_grad_(case.backward), tensors["indices"], tensors["scores"], *weights
+    )
+    call = call._replace(is_biased=case.biased, is_shared=case.shared)
+    note_call(call, expected.value, expected.bound, regimes.AXES)
+
+
+def _check_gradients(subject: ExpertsSubject, case: ExpertsCase) -> None:
     tensors, grad_out = case.draw(), case.draw_gradient()
     got = subject.gradients(tensors, grad_out)
     for name, allowed in subject.expect_gradients(tensors, grad_out).items():

@@ -4,6 +4,10 @@ import torch
 from torch.nn import functional
 
 from attnspec.conformance.mutants.bases.experts import PlainExperts, experts_mistake, in_order
+from attnspec.conformance.mutants.bases.wrong_at_rows import wrong_at
+from attnspec.conformance.mutants.registry import plant
+from attnspec.conformance.operators.experts.regimes import AXES, call_of
+from attnspec.spec.experts import ExpertsImplementation
 
 SUM = "experts-give-the-weighted-sum-of-the-chosen"
 BIASES = "each-expert-adds-its-own-biases"
@@ -142,3 +146,15 @@ class ScoreGradient(PlainExperts):
         exact = super().weigh(part, scores.detach())
         slope = functional.relu(part.detach()) * scores
         return exact + slope - slope.detach()
+
+
+plant(
+    id="own-experts-wrong-at-64",
+    title="wrong if an expert has 64 tokens or more",
+    subject=ExpertsImplementation(
+        name="wrong_at_64",
+        function=wrong_at(PlainExperts(), call_of, AXES, ("group", "64 and more")),
+        features=frozenset({"bias", "shared"}),
+    ),
+    killed_by="experts-are-right-in-every-two-regimes",
+)

@@ -1,7 +1,7 @@
 """Regimes of a gated MLP: classes of calls for which kernels have code of their own."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -30,7 +30,8 @@ def _x(call: GatedMLPCall) -> torch.Tensor:
     return call.x
 
 
-def _sizes(of: Callable[[GatedMLPCall], int]) -> dict[str, Callable[[GatedMLPCall], bool]]:
+def widths(of: Callable[[Any], int]) -> dict[str, Callable[[Any], bool]]:
+    """Return classes of numbers of channels, of which a function returns the number of a call."""
     return {
         "_1_to_16": lambda call: 1 <= of(call) <= 16,
         "_31_to_33": lambda call: 31 <= of(call) <= 33,
@@ -41,8 +42,8 @@ def _sizes(of: Callable[[GatedMLPCall], int]) -> dict[str, Callable[[GatedMLPCal
 
 
 AXES: Axes = {
-    "d_model": axis_of("d_model", **_sizes(lambda call: call.x.shape[-1])),
-    "d_inner": axis_of("d_inner", **_sizes(lambda call: call.down.shape[-1])),
+    "d_model": axis_of("d_model", **widths(lambda call: call.x.shape[-1])),
+    "d_inner": axis_of("d_inner", **widths(lambda call: call.down.shape[-1])),
     "width": axis_over(of_rows.AXES["width"], _x),
     "inner width": axis_of(
         "inner width",
