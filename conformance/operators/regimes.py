@@ -56,9 +56,11 @@ def axis_of(name: str, **classes: Callable[[Any], bool]) -> tuple[CallRegime, ..
 
 def axis_over(classes: Iterable[CallRegime], part: Callable[[Any], Any]) -> tuple[CallRegime, ...]:
     """Return the classes of calls of which a part, such as one operand, is of these classes."""
-    return tuple(
-        replace(each, holds=lambda call, holds=each.holds: holds(part(call))) for each in classes
-    )
+
+    def over(holds: Callable[[Any], bool]) -> Callable[[Any], bool]:
+        return lambda call: holds(part(call))
+
+    return tuple(replace(each, holds=over(each.holds)) for each in classes)
 
 
 def _channels(low: int, high: float) -> Callable[[torch.Tensor], bool]:
