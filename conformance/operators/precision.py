@@ -4,7 +4,8 @@ from dataclasses import dataclass
 
 import torch
 
-from attnspec.conformance.models.bounds.enclosure import Arithmetic, Enclosure, enclose
+from attnspec.conformance.models.bounds.enclosure import Arithmetic, Enclosure, enclose, matmul
+from attnspec.conformance.models.bounds.forward import linear as linear_with_bias
 
 _STORED = {
     torch.bfloat16: (2.0**-8, 2.0**-126),
@@ -53,3 +54,18 @@ class Precision:
         if not self.storage:
             return x
         return enclose(x.value, x.radius, x.slack, self.storage * error + self.floor)
+
+
+def linear(
+    x: Enclosure, weight: torch.Tensor, bias: torch.Tensor | None, precision: Precision
+) -> Enclosure:
+    """Enclose Wx + b, stored.
+
+    A matrix product may start from the bias, which is then one more term of each sum, or be stored
+    before the bias is added, and then rounds at its own size.
+    """
+    product = matmul(x, Enclosure.exact(weight.mT), precision.arithmetic)
+    if bias is None:
+        return precision.stored(product)
+    result = linear_with_bias(x, weight.mT, bias, precision.arithmetic)
+    return precision.stored(precision.added(result, product.magnitude))

@@ -30,13 +30,12 @@ from jaxtyping import Bool, Float64, Int
 from attnspec.conformance.models.bounds.enclosure import (
     Arithmetic,
     Enclosure,
-    add,
     matmul,
     multiply,
     total,
 )
 from attnspec.conformance.operators.gated_mlp import bounds as gated_mlp
-from attnspec.conformance.operators.precision import Precision
+from attnspec.conformance.operators.precision import Precision, linear
 from attnspec.spec.experts import RouterProfile, RouterScores
 from attnspec.spec.gated_mlp import GateForm
 from attnspec.spec.profiles import Float64Precision
@@ -51,11 +50,7 @@ def logits(
     precision: Precision,
 ) -> Enclosure:
     """Enclose the logits of a router."""
-    result = matmul(Enclosure.exact(x), Enclosure.exact(weight.mT), precision.arithmetic)
-    result = precision.stored(result)
-    if bias is None:
-        return result
-    return precision.stored(add(result, Enclosure.exact(bias), precision.arithmetic))
+    return linear(Enclosure.exact(x), weight, bias, precision)
 
 
 def compared(enclosed: Enclosure, profile: RouterProfile, precision: Precision) -> Enclosure:

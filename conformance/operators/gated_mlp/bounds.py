@@ -2,8 +2,9 @@
 
 Forward: g = W_g x + b_g, u = W_u x + b_u, h = f(ḡ)(ū + c), y = W_d h + b_d. A matrix product is
 enclosed in the working precision and then stored; a bias is added before or after it is stored, so
-that two roundings of the storage type are allowed. The result holds for any order of summation,
-for fused kernels and for those that store every intermediate result.
+that two roundings of the storage type are allowed, or it is one more term of the sum. The result
+holds for any order of summation, for fused kernels and for those that store every intermediate
+result.
 
 Backward, with the cotangent v of y: dh = W_dᵀv, df = dh(ū + c), du = dh f(ḡ), dg = df f′(ḡ),
 dx = W_gᵀdg + W_uᵀdu; dW_d = Σ v ⊗ h, dW_g = Σ dg ⊗ x, dW_u = Σ du ⊗ x over tokens, and the
@@ -18,14 +19,13 @@ from jaxtyping import Float64
 
 from attnspec.conformance.models.bounds.enclosure import (
     Enclosure,
-    add,
     concatenate,
     matmul,
     multiply,
     total,
 )
 from attnspec.conformance.operators.gated_mlp.gates import Gated, gated
-from attnspec.conformance.operators.precision import Precision
+from attnspec.conformance.operators.precision import Precision, linear
 from attnspec.spec.gated_mlp import GateForm
 
 Weights = Mapping[str, torch.Tensor]
@@ -55,22 +55,11 @@ def forward(
 ) -> Forward:
     """Enclose a gated MLP; inputs and weights are exact as stored."""
     exact = Enclosure.exact(x)
-    gate = _linear(exact, weights["gate"], weights.get("gate_bias"), precision)
-    up = _linear(exact, weights["up"], weights.get("up_bias"), precision)
+    gate = linear(exact, weights["gate"], weights.get("gate_bias"), precision)
+    up = linear(exact, weights["up"], weights.get("up_bias"), precision)
     inner = gated(gate, up, form, precision)
-    out = _linear(inner.hidden, weights["down"], weights.get("down_bias"), precision)
+    out = linear(inner.hidden, weights["down"], weights.get("down_bias"), precision)
     return Forward(x=exact, gated=inner, out=out)
-
-
-def _linear(
-    x: Enclosure, weight: torch.Tensor, bias: torch.Tensor | None, precision: Precision
-) -> Enclosure:
-    result = matmul(x, Enclosure.exact(weight.mT), precision.arithmetic)
-    if bias is None:
-        return precision.stored(result)
-    # a product that is stored before its bias is added rounds at its own size, not at the sum's
-    result = precision.stored(result)
-    return precision.stored(add(result, Enclosure.exact(bias), precision.arithmetic))
 
 
 def backward(

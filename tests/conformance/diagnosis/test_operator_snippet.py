@@ -40,7 +40,9 @@ def test_the_code_makes_the_call_that_was_made(mutant):
     code = operator_snippet(subject, getattr(error, "mismatch", None))
     call = subject.last_call
     if not code:
-        assert sum(tensor.numel() for tensor in call.tensors.values()) > 300
+        # a model is built, and its call is none of tensors alone
+        is_model = mutant.subject.operator == "bert"
+        assert is_model or sum(tensor.numel() for tensor in call.tensors.values()) > 300
         return
     seen, values = [], {}
 
@@ -51,7 +53,10 @@ def test_the_code_makes_the_call_that_was_made(mutant):
         return mutant.subject.function(*arguments, **options)
 
     names = {mutant.subject.operator: spy}
-    with contextlib.redirect_stdout(io.StringIO()):
+    raising = (
+        contextlib.suppress(Exception) if isinstance(error, Raised) else contextlib.nullcontext()
+    )
+    with contextlib.redirect_stdout(io.StringIO()), raising:
         exec("import torch\nfrom torch import inf, nan\n" + code.partition("\n\n")[2], names)
     (given,) = seen
     assert sum(isinstance(each, torch.Tensor) for each in given) == len(call.tensors)
