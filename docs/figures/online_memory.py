@@ -19,10 +19,10 @@ for length in lengths:
     counts["all"].append(whole)
     counts["tile"].append(tiles)
 
-figure, (left, right) = plt.subplots(1, 2, figsize=(5.6, 2.6), layout="constrained")
+figure, (upper, lower) = plt.subplots(2, 1, figsize=(3.7, 4.4), layout="constrained")
 for axes, name, title in (
-    (left, "held", "numbers held at once"),
-    (right, "exponentials", "exponentials"),
+    (upper, "held", "numbers held at once"),
+    (lower, "exponentials", "exponentials"),
 ):
     whole, tiles = ([getattr(each, name) for each in counts[way]] for way in ("all", "tile"))
     axes.plot(lengths, whole, "s--", color=RED, ms=4, label="all scores")
@@ -33,8 +33,8 @@ for axes, name, title in (
     axes.set_xlabel("queries and keys n")
     axes.set_title(title, fontsize=9)
     axes.spines[["top", "right"]].set_visible(False)
-left.annotate(
+upper.annotate(
     f"{counts['all'][-1].held / lengths[-1] ** 2:.0f} n²", (lengths[-2], 1.2e6), ha="right"
 )
-left.annotate(f"{counts['tile'][-1].held / lengths[-1]:.0f} n", (lengths[-2], 2.8e4), ha="center")
-right.legend(frameon=False, fontsize=8)
+upper.annotate(f"{counts['tile'][-1].held / lengths[-1]:.0f} n", (lengths[-2], 2.8e4), ha="center")
+lower.legend(frameon=False, fontsize=8)

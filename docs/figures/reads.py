@@ -17,7 +17,7 @@ config = GPT2Config(vocab_size=8, n_positions=LENGTH, n_embd=8, n_layer=1, n_hea
 decoder = build_decoder(config, draw_parameters(config, seed=1, spread=0.3, dtype=torch.float64))
 encoder = build_encoder(case.config, case.draw_parameters())
 
-figure, axes = plt.subplots(1, 2, figsize=(4.4, 2.3), layout="constrained")
+figure, axes = plt.subplots(1, 2, figsize=(3.7, 2.1), layout="constrained")
 names = [str(place) for place in range(LENGTH)]
 for place, (model, title) in enumerate(((decoder, "decoder: GPT-2"), (encoder, "encoder: BERT"))):
     moved = torch.zeros(LENGTH, LENGTH)
