@@ -40,7 +40,7 @@ def interleaved(x, positions, *, rotary_dim=None, base=10_000.0):
     width = rotary_dim or x.shape[-1]
     theta = base ** -(torch.arange(0, width, 2, dtype=torch.float64) / width)
     angles = positions[:, None, :, None] * theta
-    pairs = torch.view_as_complex(x[..., :width].double().unflatten(-1, (-1, 2)).contiguous())
+    pairs = torch.complex(x[..., 0:width:2].double(), x[..., 1:width:2].double())
     turned = torch.view_as_real(pairs * torch.polar(torch.ones_like(angles), angles)).flatten(-2)
     return torch.cat([turned.to(x.dtype), x[..., width:]], -1)
 
