@@ -3,7 +3,7 @@
 import dataclasses
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -48,6 +48,9 @@ KINDS = {
 
 MutantIds = tuple[str, ...]
 """Ids of mutants."""
+
+_FIRST = ("first", "effort", "seconds", "examples", "case", "looks_like", "looks_like_others")
+"""Fields of `Kills` about the first broken law."""
 
 CORRECT = "correct"
 """The kind of a correct implementation, which is tried to count false alarms."""
@@ -158,29 +161,46 @@ def subject_of(mutant: Mutant, *, shares_oracle: bool = False) -> Any:
     return Subject(mutant.subject, oracle=_EXPECT, oracle_gradients=_EXPECT_GRADIENTS)
 
 
-def kills(mutant: Mutant) -> Kills:
-    """Run the pinned cases of all laws on a mutant, and drawn cases if it survives them."""
+def kills(mutant: Mutant, stored: Kills | None = None, changed: Collection[str] = ()) -> Kills:
+    """Run the pinned cases of all laws on a mutant, and drawn cases if it survives them.
+
+    Args:
+        mutant: a mutant of any kind.
+        stored: its result in an earlier run; None if there is none.
+        changed: the names of the laws to run again; the outcome of any other is the stored one.
+    """
     applicable = [law for law in laws.load().values() if law.judges is kind_of(mutant)]
+    kept = _kept(stored, applicable, changed)
     subject = subject_of(mutant, shares_oracle=True)
     first: dict[str, Any] = {}
     pinned, survived, silent, undecided = {}, [], [], []
-    looks_like: MutantIds = ()
-    others: MutantIds = ()
     seconds = 0.0
     for law in applicable:
-        record, spent = run_law(law, subject, None)
-        seconds += spent
-        if record.outcome in KILLING_OUTCOMES:
-            pinned[law.name] = record.examples + 1
-            if is_undecided(record, subject):
-                undecided.append(law.name)
-            if not first:
-                first = _first(law, record, None, seconds)
-                looks_like, others = likely_ids(mutant, subject, law, record)
-        elif record.outcome is Outcome.PASSED:
+        if law.name in kept.survived:
             survived.append(law.name)
-        else:
+        elif law.name in kept.silent:
             silent.append(law.name)
+        elif law.name in kept.pinned and (first or law.name == kept.first):
+            pinned[law.name] = kept.pinned[law.name]
+            undecided += [law.name] if law.name in kept.undecided else []
+            first = first or _first_as_stored(kept)
+        else:
+            record, spent = run_law(law, subject, None)
+            seconds += spent
+            if record.outcome in KILLING_OUTCOMES:
+                pinned[law.name] = record.examples + 1
+                if is_undecided(record, subject):
+                    undecided.append(law.name)
+                if not first:
+                    likely, others = likely_ids(mutant, subject, law, record)
+                    first = _first(law, record, None, seconds)
+                    first |= {"looks_like": likely, "looks_like_others": others}
+            elif record.outcome is Outcome.PASSED:
+                survived.append(law.name)
+            else:
+                silent.append(law.name)
+    if not first and kept.first and kept.first not in kept.pinned:
+        first = _first_as_stored(kept)
     first = first or first_kill(mutant, applicable, Effort.SMOKE)
     first = first or first_kill(mutant, applicable, Effort.STANDARD)
     return Kills(
@@ -190,12 +210,29 @@ def kills(mutant: Mutant) -> Kills:
         survived=tuple(survived),
         silent=tuple(silent),
         undecided=tuple(undecided),
-        looks_like=looks_like,
-        looks_like_others=others,
-        stage=stage_of(mutant) if pinned else "",
-        styles=_rejections(mutant.subject),
+        stage=stored.stage if stored else stage_of(mutant) if pinned else "",
+        styles=stored.styles if stored else _rejections(mutant.subject),
         **first,
     )
+
+
+def _kept(stored: Kills | None, applicable: Sequence[Law], changed: Collection[str]) -> Kills:
+    """Return a stored result without the laws that have changed, or that are gone."""
+    if stored is None:
+        return Kills(mutant="", kind="")
+    names = {law.name for law in applicable}.difference(changed)
+    return dataclasses.replace(
+        stored,
+        first=stored.first if stored.first in names else "",
+        pinned={name: number for name, number in stored.pinned.items() if name in names},
+        survived=tuple(name for name in stored.survived if name in names),
+        silent=tuple(name for name in stored.silent if name in names),
+    )
+
+
+def _first_as_stored(stored: Kills) -> dict[str, Any]:
+    """Return the fields of `Kills` about the first broken law, as an earlier run gave them."""
+    return {name: getattr(stored, name) for name in _FIRST}
 
 
 def likely_ids(
@@ -238,7 +275,12 @@ def stage_of(mutant: Mutant) -> str:
     return "" if divergence is None else divergence.place
 
 
-def false_alarms(name: str, subject: Implementation) -> Kills:
+def false_alarms(
+    name: str,
+    subject: Implementation,
+    stored: Kills | None = None,
+    changed: Collection[str] = (),
+) -> Kills:
     """Run the pinned cases of all laws, and the baselines, on a correct implementation.
 
     Drawn cases, for which no expected result is cached, are left to a run of the suite.
@@ -246,11 +288,16 @@ def false_alarms(name: str, subject: Implementation) -> Kills:
     Args:
         name: its name in the table.
         subject: an implementation that is correct under the profile that it declares.
+        stored: its result in an earlier run; None if there is none.
+        changed: the names of the laws to run again, if no law rejected it in that run.
     """
     applicable = [law for law in laws.load().values() if law.judges is SubjectKind.ATTENTION]
+    if stored is not None and not stored.first:
+        applicable = [law for law in applicable if law.name in changed]
     mutant = Mutant(id=name, title="", subject=subject, killed_by="")
     first = _first_of(applicable, subject_of(mutant, shares_oracle=True), None)
-    return Kills(mutant=name, kind=CORRECT, styles=_rejections(subject), **first)
+    styles = _rejections(subject) if stored is None else stored.styles
+    return Kills(mutant=name, kind=CORRECT, styles=styles, **first)
 
 
 def _rejections(subject: Any) -> dict[str, str]:

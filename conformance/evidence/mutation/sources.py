@@ -46,24 +46,46 @@ def changed_since(stored: dict[str, str]) -> list[str]:
 def is_current(mutant: str, kind: SubjectKind, stored: Mapping[str, str]) -> bool:
     """Return whether nothing has changed on which the results of a mutant depend.
 
-    These are the files of the laws of its kind, the files that name the mutant, and the files of
-    laws and mutants that any of them imports.
-
     Args:
         mutant: its id.
         kind: the kind of laws that apply to it.
         stored: the digests of the run that gave the results.
     """
-    return _are_as_stored(_files_of_laws(kind) | _files_of_mutant(mutant), stored)
+    return mutant_is_current(mutant, stored) and not changed_laws(kind, stored)
+
+
+def mutant_is_current(mutant: str, stored: Mapping[str, str]) -> bool:
+    """Return whether the files that name a mutant, and what they import, are as they were.
+
+    Args:
+        mutant: its id.
+        stored: the digests of an earlier run.
+    """
+    return _are_as_stored(_files_of_mutant(mutant), stored)
 
 
 def correct_are_current(stored: Mapping[str, str]) -> bool:
-    """Return whether nothing has changed on which the results of correct implementations depend.
+    """Return whether the files of the correct implementations are as they were.
 
     Args:
-        stored: the digests of the run that gave the results.
+        stored: the digests of an earlier run.
     """
-    return _are_as_stored(_files_of_laws(SubjectKind.ATTENTION) | _with_imports(CORRECT), stored)
+    return _are_as_stored(_with_imports(CORRECT), stored)
+
+
+def changed_laws(kind: SubjectKind, stored: Mapping[str, str]) -> frozenset[str]:
+    """Return the names of the laws whose files, or what these import, are not as they were.
+
+    Args:
+        kind: the kind of subjects that the laws judge.
+        stored: the digests of an earlier run.
+    """
+    return frozenset(
+        law.name
+        for law in laws.load().values()
+        if law.judges is kind
+        and not _are_as_stored(_with_imports([_path(law.check.__module__)]), stored)
+    )
 
 
 def _are_as_stored(files: Iterable[str], stored: Mapping[str, str]) -> bool:
@@ -74,12 +96,6 @@ def _are_as_stored(files: Iterable[str], stored: Mapping[str, str]) -> bool:
 @functools.cache
 def _current_digests() -> dict[str, str]:
     return source_digests()
-
-
-@functools.cache
-def _files_of_laws(kind: SubjectKind) -> frozenset[str]:
-    modules = {law.check.__module__ for law in laws.load().values() if law.judges is kind}
-    return _with_imports(_path(module) for module in modules)
 
 
 @functools.cache

@@ -11,14 +11,24 @@ from attnspec.conformance import laws, mutants
 from attnspec.conformance.attention.subject import Subject
 from attnspec.conformance.cli.app import app
 from attnspec.conformance.comparison.violation import NotAvailable, NotClaimed, Raised, Violation
+from attnspec.conformance.evidence.mutation import kills as kills_module
 from attnspec.conformance.evidence.mutation.kill_matrix import KillMatrix, updated
-from attnspec.conformance.evidence.mutation.kills import select_mutants, subject_of
+from attnspec.conformance.evidence.mutation.kills import (
+    CORRECT,
+    false_alarms,
+    kills,
+    run_law,
+    select_mutants,
+    subject_of,
+)
 from attnspec.conformance.evidence.mutation.sources import (
     changed_since,
     correct_are_current,
     source_digests,
 )
+from attnspec.conformance.mutants.bases.dense import Dense, dense
 from attnspec.conformance.operators.subject import OperatorSubject
+from attnspec.conformance.report.record import Outcome
 
 LAWS, MUTANTS = laws.load(), mutants.load()
 STORED = Path(__file__).parents[3] / "docs" / "results" / "mutants.jsonl"
@@ -95,7 +105,7 @@ def test_a_changed_a_new_and_a_removed_file_make_a_matrix_old():
 
 
 class TestUpdate:
-    """Only mutants whose laws, or whose own files, have changed are tried again."""
+    """What has changed is tried again: all laws on a changed mutant, changed laws on the others."""
 
     def test_nothing_is_tried_again_while_nothing_has_changed(self):
         assert select_mutants(stored=source_digests()) == []
@@ -124,6 +134,58 @@ class TestUpdate:
         stored = source_digests() | {"mutants/masking/causal.py": "other"}
         ids = {mutant.id for mutant in select_mutants(stored=stored)}
         assert "own-sinks-as-contiguous" in ids
+
+    @pytest.mark.parametrize("changes", ["one that survived", "the first", "none"])
+    def test_only_changed_laws_are_run_again(self, matrix, monkeypatch, changes):
+        (stored,) = (
+            row for row in matrix.of("rms_norm") if row.mutant == "own-rms-epsilon-outside"
+        )
+        changed = {
+            "one that survived": stored.survived[:1],
+            "the first": (stored.first,),
+            "none": (),
+        }
+        tried = []
+
+        def run_and_note(law, *rest):
+            tried.append(law.name)
+            return run_law(law, *rest)
+
+        monkeypatch.setattr(kills_module, "run_law", run_and_note)
+        again = kills(MUTANTS[stored.mutant], stored, changed[changes])
+        assert tuple(tried) == tuple(changed[changes])
+        assert replace(again, seconds=0.0) == replace(stored, seconds=0.0)
+
+    def test_the_next_law_is_first_if_the_first_no_longer_kills(self, matrix, monkeypatch):
+        (stored,) = (
+            row for row in matrix.of("rms_norm") if row.mutant == "own-rms-epsilon-outside"
+        )
+        first, second, *_ = stored.pinned
+
+        def pass_the_first(law, subject, effort):
+            record, seconds = run_law(law, subject, effort)
+            return (
+                replace(record, outcome=Outcome.PASSED) if law.name == first else record
+            ), seconds
+
+        monkeypatch.setattr(kills_module, "run_law", pass_the_first)
+        again = kills(MUTANTS[stored.mutant], stored, {first})
+        assert again.first == second
+        assert first in again.survived
+        assert again.case
+
+    def test_correct_implementations_meet_changed_laws_alone(self, matrix, monkeypatch):
+        (stored,) = (row for row in matrix.of(CORRECT) if row.mutant == "dense")
+        tried = []
+
+        def note(law, *rest):
+            tried.append(law.name)
+            return run_law(law, *rest)
+
+        monkeypatch.setattr(kills_module, "run_law", note)
+        name = next(law.name for law in LAWS.values() if law.judges == "attention")
+        assert false_alarms("dense", dense("dense", Dense()), stored, {name}) == stored
+        assert tried == [name]
 
     def test_rows_are_replaced_kept_and_dropped(self, matrix):
         first, second = matrix.of("rms_norm")[:2]
