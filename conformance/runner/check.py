@@ -25,6 +25,7 @@ from attnspec.conformance.operators.subject import OperatorSubject
 from attnspec.conformance.report.record import HIDDEN, Outcome, Record
 from attnspec.conformance.runner.effort import BUDGETS, Effort
 from attnspec.conformance.runner.explore import explore
+from attnspec.conformance.runner.growth import grown_cases, grows
 from attnspec.conformance.runner.internal_error import is_internal, traceback_of
 from attnspec.spec import Case, Deviation
 
@@ -123,7 +124,7 @@ def check(
     on_case: Callable[[Any], None] | None = None,
     repeats: int = REPEATS,
 ) -> Record:
-    """Try a law on a subject: pinned cases in their order, wide ones, then drawn ones.
+    """Try a law on a subject: pinned cases in their order, wide and grown ones, then drawn ones.
 
     Args:
         law: from `attnspec.conformance.laws.load()`.
@@ -152,13 +153,19 @@ def check(
             run.attempt(case)
         known = set(pinned)
         chosen = law.design(subject) if law.design else ()
-        if effort is not None and (law.fresh or not BUDGETS[effort].derandomised):
-            run.seed = secrets.randbelow(2**32) if seed is None else seed
+        is_fresh = effort is not None and (law.fresh or not BUDGETS[effort].derandomised)
+        seed = secrets.randbelow(2**32) if seed is None else seed
+        run.seed = seed if is_fresh else None
         wide = _chosen(run, law.wide) if effort in (Effort.STANDARD, Effort.THOROUGH) else ()
         large = _chosen(run, law.large) if effort is Effort.THOROUGH else ()
         for case in (*chosen, *_fitted(subject, (*wide, *large))):
             if case not in known:
                 run.attempt(case)
+        if effort is not None and grows(law, subject, effort):
+            run.seed = seed
+            for case in grown_cases(law, subject, effort, seed):
+                run.attempt(case)
+            run.seed = seed if is_fresh else None
         source = None if law.explore is None or effort is None else law.explore(subject)
         if source is not None and effort is not None:
             name = f"{law.name} on {subject.name}"

@@ -10,7 +10,7 @@ class Effort(StrEnum):
     SMOKE = "smoke"
     """Pinned cases and a few more; takes seconds."""
     STANDARD = "standard"
-    """The default: wide cases as well, and more drawn cases, the same on every run."""
+    """The default: wide cases, grown ones, new on every run, and more drawn ones, the same ones."""
     THOROUGH = "thorough"
     """New cases on every run, and a database of failing ones."""
 

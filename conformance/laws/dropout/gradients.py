@@ -60,6 +60,8 @@ GROUPED = DROPOUT.but(backward=True, heads=4, kv_heads=2, is_causal=True)
         # what else comes with training: padding, biases, sinks, transposed projections
         *vary(DROPOUT.but(backward=True), mask=(PADDING, BIAS), sinks=(True,), layouts=(INSIDE,)),
     ),
+    # the oracle judges each query as a batch element with keys of its own
+    cost=60,
 )
 def law_backward_drops_the_same_weights_as_forward(subject: Subject, case: Case) -> None:
     """DRP-8: the backward pass keeps the weights that the forward pass kept, and no others.

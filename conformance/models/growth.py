@@ -1,0 +1,93 @@
+"""Growth: the pinned cases of a law of models at the width of real ones, long, deep or wide.
+
+A law about one matter is tried on small models. A build may have that mistake in the code of longer
+or larger calls alone. So each law is also tried on pinned cases grown to such sizes.
+"""
+
+import random
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import Any
+
+import torch
+
+from attnspec.conformance.models.case import ModelCase
+
+
+class Growth(StrEnum):
+    """What a grown case has most of."""
+
+    TOKENS = "tokens"
+    """More tokens than a tile of 256."""
+    LAYERS = "layers"
+    """Six layers, on more tokens than a tile of 32, in several rows."""
+    IDS = "ids"
+    """A vocabulary that does not fit into 15 bits."""
+
+
+WIDTH = 128
+"""Channels of a grown model: two heads as wide as in every released GPT-2, or four of half."""
+
+MANY_IDS = 33_000
+
+SPREADS = {"initializer_range": 0.05, "embedding_range": 1.0}
+"""Standard deviations of the weights at which attention chooses no single key at this width."""
+
+LARGEST = {"n_layer": 3, "batch": 3, "length": 40, "vocab_size": 1000}
+"""The largest sizes of a pinned case that is grown; others are large by themselves."""
+
+SMALL_BY_NATURE = {
+    "each-token-selects-its-row": "it compares every two ids",
+    "scale-attn-weights-divides-scores-by-the-root-of-d-head": "it plants scores of its own",
+    "a-head-four-times-as-wide-halves-its-scores": "it makes a model of other sizes",
+}
+"""Laws that are tried on no grown case, with the reason."""
+
+
+def grown(case: ModelCase, growth: Growth, dice: random.Random) -> ModelCase:
+    """Return a case of the same kind with wide heads, in float64.
+
+    Switches, padding and the number of unused positions stay. In float32 the bound would be too
+    wide for a pass to be evidence.
+
+    Args:
+        case: a pinned case.
+        growth: what to have most of.
+        dice: draws the sizes.
+    """
+    n_head = dice.choice((2, 4))
+    sizes: dict[Growth, dict[str, Any]] = {
+        Growth.TOKENS: {"length": dice.randint(257, 290), "n_layer": dice.choice((1, 2))},
+        Growth.LAYERS: {"length": dice.randint(33, 40), "n_layer": 6, "batch": 2},
+        Growth.IDS: {"length": dice.randint(4, 9), "vocab_size": MANY_IDS},
+    }
+    larger = {name: max(getattr(case, name), size) for name, size in sizes[growth].items()}
+    return case.but(
+        n_head=n_head,
+        d_head=WIDTH // n_head,
+        n_inner=None if case.n_inner is None else WIDTH + case.n_inner,
+        n_positions=larger["length"] + case.n_positions - case.length,
+        dtype=torch.float64,
+        **larger,
+        **SPREADS,
+    )
+
+
+def grown_cases(law: str, pinned: Sequence[ModelCase], seed: int) -> list[ModelCase]:
+    """Return pinned cases at large sizes: a long one, and one of another growth.
+
+    Args:
+        law: the name of the law.
+        pinned: its pinned cases.
+        seed: selects them, and their sizes.
+    """
+    dice = random.Random(f"{seed}/{law}")
+    small = [
+        case
+        for case in pinned
+        if all(getattr(case, name) <= size for name, size in LARGEST.items())
+    ]
+    if law in SMALL_BY_NATURE or not small:
+        return []
+    other = dice.choice((Growth.LAYERS, Growth.IDS))
+    return [grown(dice.choice(small), growth, dice) for growth in (Growth.TOKENS, other)]

@@ -1,0 +1,51 @@
+"""The pinned cases of a law that are also tried at the sizes of real calls."""
+
+from typing import Any
+
+from attnspec.conformance.attention import growth as growth_of_calls
+from attnspec.conformance.attention.subject import Subject
+from attnspec.conformance.laws.law import Law
+from attnspec.conformance.models import growth as growth_of_models
+from attnspec.conformance.models.case import ModelCase
+from attnspec.conformance.runner.effort import Effort
+from attnspec.spec import Case, ModelImplementation
+
+COUNTS = {Effort.STANDARD: 1, Effort.THOROUGH: 4}
+"""Grown cases of a law of attention at each effort."""
+
+
+def grows(law: Law, subject: Any, effort: Effort | None) -> bool:
+    """Return whether a law is tried on grown cases.
+
+    Laws that choose cases for the claims of a subject have large ones of their own, and a subject
+    that compiles each shape meets those alone.
+    """
+    if effort not in COUNTS or law.is_long:
+        return False
+    if isinstance(subject, Subject):
+        return not subject.implementation.compiles_each_shape
+    return isinstance(subject, ModelImplementation)
+
+
+def grown_cases(law: Law, subject: Any, effort: Effort, seed: int) -> list[Any]:
+    """Return the grown cases of a law that a subject claims.
+
+    Args:
+        law: a law that grows.
+        subject: an attention or a model.
+        effort: how many to return.
+        seed: selects them, and their sizes.
+    """
+    if isinstance(subject, Subject):
+
+        def fit(case: Case) -> Case | None:
+            fitted = subject.fit(case)
+            return fitted if subject.refuses(fitted) is None else None
+
+        pinned = [case for case in law.pinned if isinstance(case, Case)]
+        count = COUNTS[effort]
+        return list(
+            growth_of_calls.grown_cases(law.name, pinned, seed, count, cost=law.cost, fit=fit)
+        )
+    models = [case for case in law.pinned if isinstance(case, ModelCase)]
+    return list(growth_of_models.grown_cases(law.name, models, seed))
