@@ -37,9 +37,34 @@ def test_a_law_that_holds_passes_and_counts_its_cases():
         """ATT-1: always true."""
         tally.record_fraction(0.25 * case.keys)
 
-    record = check(a_law(body), subject())
+    record = check(a_law(body), subject(), Effort.SMOKE)
     assert record.outcome is Outcome.PASSED
     assert (record.examples, record.worst, record.dtypes) == (2, 0.5, ("float64",))
+
+
+@pytest.mark.parametrize(("effort", "count"), [(Effort.SMOKE, 0), (Effort.STANDARD, 1)])
+def test_a_pinned_case_is_tried_again_at_large_sizes(effort, count):
+    tried = []
+
+    def body(subject, case):
+        """ATT-1: always true."""
+        tried.append(case)
+
+    record = check(a_law(body), subject(), effort, seed=5)
+    assert sum(case.keys > 256 for case in tried) == count
+    assert record.seed is None
+
+
+def test_a_failure_at_large_sizes_names_its_seed():
+    def body(subject, case):
+        """ATT-1: true up to 256 keys."""
+        if case.keys > 256:
+            raise Violation("too long")
+
+    record = check(a_law(body), subject(), Effort.STANDARD, seed=5)
+    assert record.outcome is Outcome.FAILED
+    assert "Drawn with --seed 5" in record.message
+    assert record.seed == 5
 
 
 def test_the_first_pinned_case_that_fails_ends_the_search():
@@ -81,7 +106,7 @@ def test_each_effort_tries_more_cases_each_once(effort, keys):
         wide=(Case(keys=2), Case(keys=3), Case(keys=3)),
         large=(Case(keys=1), Case(keys=4)),
     )
-    assert check(law, subject(), effort).examples == len(keys)
+    assert check(law, subject(compiles_each_shape=True), effort).examples == len(keys)
     assert tried == keys
 
 
