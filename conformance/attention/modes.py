@@ -16,15 +16,22 @@ class TorchState:
     Attributes:
         default_dtype: torch's default dtype.
         is_deterministic: whether deterministic algorithms are requested.
+        autocast: the dtype to which autocast casts, or None while it is off.
     """
 
     default_dtype: torch.dtype = torch.float32
     is_deterministic: bool = False
+    autocast: torch.dtype | None = None
 
     @classmethod
-    def current(cls) -> "TorchState":
-        """Return the present state."""
-        return cls(torch.get_default_dtype(), torch.are_deterministic_algorithms_enabled())
+    def current(cls, device: str = "cpu") -> "TorchState":
+        """Return the present state, and autocast's on a type of device."""
+        is_cast = torch.is_autocast_enabled(device)
+        return cls(
+            torch.get_default_dtype(),
+            torch.are_deterministic_algorithms_enabled(),
+            torch.get_autocast_dtype(device) if is_cast else None,
+        )
 
 
 def entered(mode: CallMode) -> AbstractContextManager[object]:

@@ -192,7 +192,7 @@ class Subject:
 
     def _run(self, call: Call, options: dict[str, Any]) -> Any:
         self.last_call, self.last_grad = call, None
-        self.last_state = TorchState.current()
+        self.last_state = TorchState.current(call.query.device.type)
         started = time.perf_counter()
         try:
             with entered(call.mode):

@@ -47,6 +47,9 @@ def snippet(subject: Subject, call: Call, mismatch: Mismatch | None, case: Any =
     arguments = ["query", "key", "value", *(f"{name}={value}" for name, value in options.items())]
     before, after = _around(subject.last_state)
     made, printed = [f"out = attention({', '.join(arguments)})"], "out"
+    if (dtype := subject.last_state.autocast) is not None:
+        device = call.query.device.type
+        made = [f"with torch.autocast({device!r}, dtype={dtype}):", f"    {made[0]}"]
     if grad_out is not None:
         out = "out[0]" if call.return_lse else "out"
         made.append(f"gradients = torch.autograd.grad({out}, [{', '.join(wrt)}], grad_out)")

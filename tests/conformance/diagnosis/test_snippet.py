@@ -249,24 +249,40 @@ def test_the_snippet_of_a_broken_law_gives_the_reported_number():
     assert printed
 
 
-@pytest.mark.parametrize("name", ["own-scale-in-default-dtype", "own-positions-in-default-dtype"])
-def test_the_snippet_of_a_call_under_another_default_dtype_sets_it(name):
+DEFAULT, AUTOCAST = "the-default-dtype-changes-nothing", "autocast-lowers-the-precision"
+IN_BFLOAT16 = "with torch.autocast('cpu', dtype=torch.bfloat16):"
+
+
+@pytest.mark.parametrize(
+    ("name", "law", "line"),
+    [
+        ("own-scale-in-default-dtype", DEFAULT, "torch.set_default_dtype(torch.bfloat16)"),
+        ("own-positions-in-default-dtype", DEFAULT, "torch.set_default_dtype(torch.bfloat16)"),
+        ("own-autocast-without-bias", f"{AUTOCAST}-and-nothing-else", IN_BFLOAT16),
+        ("own-autocast-sum", f"{AUTOCAST}-and-nothing-else", IN_BFLOAT16),
+        (
+            "own-autocast-gradient-without-scale",
+            f"{AUTOCAST}-of-gradients-and-nothing-else",
+            IN_BFLOAT16,
+        ),
+    ],
+)
+def test_the_snippet_of_a_call_in_another_state_of_torch_enters_it(name, law, line):
     subject = Subject(planted()[name].subject)
     subject.import_code = (
         "from attnspec.conformance import mutants\n"
         f"attention = mutants.load()['{name}'].subject.attention"
     )
-    law = registered()["the-default-dtype-changes-nothing"]
-    for case in filter(lambda case: subject.refuses(case) is None, law.pinned):
+    for case in filter(lambda case: subject.refuses(case) is None, registered()[law].pinned):
         try:
-            law.check(subject, case)
+            registered()[law].check(subject, case)
         except Violation as violation:
             mismatch = violation.mismatch
             break
     else:
         raise AssertionError("no case fails")
     code = snippet(subject, subject.last_call, mismatch, case)
-    assert "torch.set_default_dtype(torch.bfloat16)" in code
+    assert line in code
     names, _ = run(code)
     results = names["out"] if mismatch.what == "out" else names["gradients"]
     tensors = results if isinstance(results, tuple) else (results,)
