@@ -59,7 +59,7 @@ _OPERATORS = (
     *("llama_rotary", "gpt_neox_rotary", "gptj_rotary"),
     *("llama_mlp", "gemma_mlp", "phi3_mlp"),
     *("mixtral_router", "gpt_oss_router", "mixtral_experts", "gpt_oss_experts"),
-    *("torch_softmax", "huggingface_bert"),
+    *("torch_softmax", "huggingface_bert", "torch_transformer", "huggingface_bart"),
     *("packed_eager", "packed_nested", "packed_flex"),
     *("paged_eager", "paged_transformers"),
 )

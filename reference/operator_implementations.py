@@ -6,6 +6,7 @@ from jaxtyping import Float
 from attnspec.reference.activation import gelu_erf
 from attnspec.reference.additive_attention import additive_attention
 from attnspec.reference.encoder import build
+from attnspec.reference.encoder_decoder import build as build_encoder_decoder
 from attnspec.reference.experts import experts, router
 from attnspec.reference.gated_mlp import gated_mlp
 from attnspec.reference.layer_norm import layer_norm
@@ -16,6 +17,7 @@ from attnspec.reference.rms_norm import rms_norm
 from attnspec.reference.rotary import rotary
 from attnspec.spec.additive_attention import AdditiveAttentionImplementation
 from attnspec.spec.encoder import BertImplementation
+from attnspec.spec.encoder_decoder import EncoderDecoderImplementation
 from attnspec.spec.experts import (
     ExpertsImplementation,
     RouterImplementation,
@@ -97,6 +99,11 @@ ADDITIVE_ATTENTION = AdditiveAttentionImplementation(
 )
 BERT = BertImplementation(
     name="reference", function=build, features=BertImplementation.FEATURES, dtypes=_DTYPES
+)
+ENCODER_DECODER = EncoderDecoderImplementation(
+    name="reference",
+    function=build_encoder_decoder,
+    features=EncoderDecoderImplementation.FEATURES,
 )
 PACKED = PackedImplementation(
     name="reference",

@@ -32,6 +32,7 @@ CHAPTERS = (
     "online_softmax",
     "additive_attention",
     "encoder",
+    "encoder_decoder",
     "packed",
     "paged",
 )

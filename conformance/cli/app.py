@@ -88,8 +88,8 @@ def check(
         str | None,
         typer.Option(
             help="The operator that it is, instead: layer_norm, gelu, rms_norm, rotary, gated_mlp, "
-            "router, experts, online_softmax, softmax_merge, additive_attention, bert, packed or "
-            "paged."
+            "router, experts, online_softmax, softmax_merge, additive_attention, bert, "
+            "encoder_decoder, packed or paged."
         ),
     ] = None,
     packed: Annotated[
@@ -247,7 +247,7 @@ def explain(identifier: Annotated[str, typer.Argument(help="A clause, such as AT
 # the order of the help, each in words that fit a line
 app.command(short_help="Try every law on an attention.")(check)
 app.command(short_help="Try every law on a GPT-2, and name where it diverges.")(check_gpt2)
-app.command(short_help="Try every law on a BERT, and name where it diverges.")(check_model)
+app.command(short_help="Try every law on a BERT or an encoder-decoder.")(check_model)
 app.command(short_help="Find out what an attention does, and how to declare it.")(probe)
 app.command(short_help="Show a report again, or compare several.")(report)
 app.command("list", short_help="List implementations, and laws with their clauses.")(

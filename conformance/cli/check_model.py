@@ -28,6 +28,7 @@ class Architecture(StrEnum):
     """The architectures beside GPT-2, for which there is `check-gpt2`."""
 
     BERT = "bert"
+    ENCODER_DECODER = "encoder_decoder"
 
 
 def check_model(
@@ -41,7 +42,14 @@ def check_model(
     architecture: Annotated[Architecture, typer.Option(help="The architecture of the model.")],
     features: Annotated[
         str | None,
-        typer.Option(help="What it claims: padding, token_types, hidden_states, pooler."),
+        typer.Option(
+            help="What it claims: padding, hidden_states; of a BERT also token_types, pooler; of "
+            "an encoder-decoder target_padding, steps, sinusoidal, learned, pre_norm, final_norm."
+        ),
+    ] = None,
+    profile: Annotated[
+        list[str] | None,
+        typer.Option(help="Its answers, key=value, such as sinusoids=halves."),
     ] = None,
     dtypes: Annotated[
         str | None, typer.Option(help="In which it computes, such as float32.")

@@ -5,6 +5,7 @@ from types import MappingProxyType
 
 from attnspec.conformance.operators.additive_attention.subject import AdditiveAttentionSubject
 from attnspec.conformance.operators.bert.subject import BertSubject
+from attnspec.conformance.operators.encoder_decoder.subject import EncoderDecoderSubject
 from attnspec.conformance.operators.experts.router import RouterSubject
 from attnspec.conformance.operators.experts.subject import ExpertsSubject
 from attnspec.conformance.operators.gated_mlp.subject import GatedMLPSubject
@@ -21,6 +22,7 @@ from attnspec.conformance.operators.rotary.subject import RotarySubject
 from attnspec.conformance.operators.subject import OperatorSubject
 from attnspec.spec.additive_attention import AdditiveAttentionImplementation
 from attnspec.spec.encoder import BertImplementation
+from attnspec.spec.encoder_decoder import EncoderDecoderImplementation
 from attnspec.spec.experts import ExpertsImplementation, RouterImplementation
 from attnspec.spec.gated_mlp import GatedMLPImplementation
 from attnspec.spec.gelu import GELUImplementation
@@ -50,6 +52,7 @@ DECLARATIONS: Mapping[str, type[OperatorImplementation]] = MappingProxyType(
             SoftmaxMergeImplementation,
             AdditiveAttentionImplementation,
             BertImplementation,
+            EncoderDecoderImplementation,
             PackedImplementation,
             PagedImplementation,
         )
@@ -70,6 +73,7 @@ SUBJECTS: Mapping[str, type[OperatorSubject]] = MappingProxyType(
         "softmax_merge": SoftmaxMergeSubject,
         "additive_attention": AdditiveAttentionSubject,
         "bert": BertSubject,
+        "encoder_decoder": EncoderDecoderSubject,
         "packed": PackedSubject,
         "paged": PagedSubject,
     }

@@ -11,6 +11,8 @@ import torch
 from attnspec.conformance.comparison.violation import Raised, Violation
 from attnspec.conformance.operators.additive_attention.case import AdditiveAttentionCase
 from attnspec.conformance.operators.bert.case import BertCase
+from attnspec.conformance.operators.built_model import BuiltModelSubject
+from attnspec.conformance.operators.encoder_decoder.case import EncoderDecoderCase
 from attnspec.conformance.operators.experts.case import ExpertsCase, RouterCase
 from attnspec.conformance.operators.experts.router import RouterSubject
 from attnspec.conformance.operators.gated_mlp.case import GatedMLPCase
@@ -25,9 +27,11 @@ from attnspec.conformance.operators.online_softmax.case import (
     SoftmaxMergeCase,
 )
 from attnspec.conformance.operators.rms_norm.case import RMSNormCase, Rows
+from attnspec.conformance.operators.subject import OperatorSubject
 from attnspec.conformance.operators.subjects import declaration_of, subject_of_operator
 from attnspec.conformance.runner.claims import DTYPES, Claims
 from attnspec.conformance.runner.declare import parameters_of
+from attnspec.conformance.runner.declare_encoder_decoder import encoder_decoder_features
 from attnspec.conformance.runner.declare_packed import declare_packed
 from attnspec.conformance.runner.declare_rotary import (
     declare_rotary,
@@ -36,6 +40,7 @@ from attnspec.conformance.runner.declare_rotary import (
 )
 from attnspec.spec.additive_attention import AdditiveAttentionProfile
 from attnspec.spec.encoder import BertProfile
+from attnspec.spec.encoder_decoder import EncoderDecoderProfile, Sinusoids
 from attnspec.spec.experts import RouterProfile, RouterScores, RouterTies
 from attnspec.spec.gated_mlp import GatedMLPProfile, GateForm, GatePacking
 from attnspec.spec.gelu import Approximate, GELUProfile
@@ -81,9 +86,12 @@ _CASES: dict[str, tuple[Any, ...]] = {
     ),
     "softmax_merge": (SoftmaxMergeCase(rows=(3,)),),
     "bert": (BertCase(),),
+    "encoder_decoder": (EncoderDecoderCase(),),
     "additive_attention": (AdditiveAttentionCase(keys=5),),
 }
 """The cases of the calls that find profile and storage types."""
+_MODELS = ("bert", "encoder_decoder")
+"""The operators that are whole models, which are judged in float64 and float32 alone."""
 
 
 def declare_operator(name: str, function: Callable[..., Any], claims: Claims) -> Any:
@@ -101,7 +109,7 @@ def declare_operator(name: str, function: Callable[..., Any], claims: Claims) ->
     """
     operator = claims.operator or ""
     declaration = declaration_of(operator)
-    tried = _DTYPES[:2] if operator == "bert" else _DTYPES  # a model is judged in these alone
+    tried = _DTYPES[:2] if operator in _MODELS else _DTYPES
     if unjudged := set(claims.dtypes or ()) - set(tried):
         names = ", ".join(sorted(str(each).removeprefix("torch.") for each in unjudged))
         raise ValueError(f"{operator} is judged in float64 and float32, not in {names}")
@@ -137,9 +145,10 @@ def _accepted(implementation: Any, widest: torch.dtype) -> tuple[torch.dtype, ..
 
     Wrong results are a finding, and do not mean that a type is not meant.
     """
-    subject, case = subject_of_operator(implementation), _CASES[implementation.operator][0]
+    subject = _unexplained(implementation)
+    case = subject.fit(_CASES[implementation.operator][0])
     accepted = []
-    for dtype in _DTYPES[:2] if implementation.operator == "bert" else _DTYPES:
+    for dtype in _DTYPES[:2] if implementation.operator in _MODELS else _DTYPES:
         if dtype.itemsize <= widest.itemsize:
             try:
                 subject.judge_case(case.but(dtype=dtype), "wrong")
@@ -149,6 +158,14 @@ def _accepted(implementation: Any, widest: torch.dtype) -> tuple[torch.dtype, ..
                 pass
             accepted.append(dtype)
     return tuple(accepted)
+
+
+def _unexplained(implementation: Any) -> OperatorSubject:
+    """Return the subject of an operator, which names no causes: that takes seconds."""
+    subject = subject_of_operator(implementation)
+    if isinstance(subject, BuiltModelSubject):
+        subject.explains = False
+    return subject
 
 
 def profile_in_words(implementation: Any) -> str:
@@ -191,6 +208,8 @@ def _features(
         return rotary_features(function, dtypes)
     if operator == "bert":
         return _features_of_bert(function)
+    if operator == "encoder_decoder":
+        return encoder_decoder_features(function)
     names = parameters_of(function) or {}
     bias = "bias" if operator in ("router", "additive_attention") else "down_bias"
     found = {
@@ -260,6 +279,10 @@ def _profiles(operator: str) -> Iterator[Any]:
     if operator == "bert":
         yield BertProfile()
         return
+    if operator == "encoder_decoder":
+        for order in Sinusoids:
+            yield EncoderDecoderProfile(sinusoids=order)
+        return
     if operator == "softmax_merge":
         for base in LogBase:
             yield SoftmaxMergeProfile(base=base)
@@ -283,10 +306,10 @@ def _is_right(implementation: Any, dtype: torch.dtype) -> bool:
 
 def _count_right(implementation: Any, dtype: torch.dtype) -> int:
     """Return how many calls of a storage type are right under the declared profile."""
-    subject, count = subject_of_operator(implementation), 0
+    subject, count = _unexplained(implementation), 0
     for case in _CASES[implementation.operator]:
         with suppress(Raised, Violation):
-            subject.judge_case(case.but(dtype=dtype), "wrong")
+            subject.judge_case(subject.fit(case).but(dtype=dtype), "wrong")
             count += 1
     return count
 

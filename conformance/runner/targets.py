@@ -259,6 +259,7 @@ def _reference(device: str) -> list[LoadedSubject]:
     from attnspec.reference.operator_implementations import (
         ADDITIVE_ATTENTION,
         BERT,
+        ENCODER_DECODER,
         EXPERTS,
         GATED_MLP,
         GELU,
@@ -287,7 +288,8 @@ def _reference(device: str) -> list[LoadedSubject]:
             LoadedSubject(kind=SubjectKind(each.operator), subject=subject_of_operator(each))
             for each in (
                 *(LAYER_NORM, GELU, RMS_NORM, ROTARY, GATED_MLP, ROUTER, EXPERTS),
-                *(ONLINE_SOFTMAX, SOFTMAX_MERGE, ADDITIVE_ATTENTION, BERT, PACKED, PAGED),
+                *(ONLINE_SOFTMAX, SOFTMAX_MERGE, ADDITIVE_ATTENTION),
+                *(BERT, ENCODER_DECODER, PACKED, PAGED),
             )
         ),
     ]

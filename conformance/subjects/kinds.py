@@ -25,6 +25,7 @@ class SubjectKind(StrEnum):
     SOFTMAX_MERGE = "softmax_merge"
     ADDITIVE_ATTENTION = "additive_attention"
     BERT = "bert"
+    ENCODER_DECODER = "encoder_decoder"
     PACKED = "packed"
     PAGED = "paged"
 

@@ -5,12 +5,14 @@ from typing import Any
 
 from attnspec.conformance.attention.subject import Subject
 from attnspec.conformance.comparison.violation import Explained, Mismatch, Raised, Violation
+from attnspec.conformance.diagnosis.failure.built_model_snippet import built_model_snippet
 from attnspec.conformance.diagnosis.failure.error_map import failure_picture
 from attnspec.conformance.diagnosis.failure.model_snippet import model_snippet
 from attnspec.conformance.diagnosis.failure.operator_snippet import operator_snippet
 from attnspec.conformance.diagnosis.failure.snippet import snippet
 from attnspec.conformance.laws.law import Law
 from attnspec.conformance.models.recording import Recording
+from attnspec.conformance.operators.built_model import BuiltModelSubject
 from attnspec.conformance.operators.subject import OperatorSubject
 from attnspec.conformance.report.record import lines_of_mismatch
 from attnspec.spec import ModelImplementation, clause
@@ -101,6 +103,8 @@ def _snippet(subject: Any, case: Any, error: BaseException, made: Recording | No
     mismatch = error.mismatch if isinstance(error, Violation) else None
     if isinstance(subject, ModelImplementation) and made is not None:
         return model_snippet(subject, made, mismatch, case)
+    if isinstance(subject, BuiltModelSubject):
+        return built_model_snippet(subject, mismatch)
     if isinstance(subject, OperatorSubject):
         return operator_snippet(subject, mismatch)
     if not isinstance(subject, Subject) or subject.last_call is None:

@@ -9,7 +9,8 @@ from attnspec.conformance.comparison.close import check_close
 from attnspec.conformance.comparison.violation import Violation
 from attnspec.conformance.laws.law import law
 from attnspec.conformance.operators.bert.case import ACTS, BertCase, cases
-from attnspec.conformance.operators.bert.subject import AXES, BertSubject
+from attnspec.conformance.operators.bert.subject import BertSubject
+from attnspec.conformance.operators.built_model import AXES
 from attnspec.conformance.operators.gated_mlp.subject import Allowed
 
 F32 = torch.float32
@@ -97,15 +98,15 @@ def law_a_padded_token_reaches_nothing(subject: BertSubject, case: BertCase) -> 
     other["input_ids"] = torch.where(
         is_real, inputs["input_ids"], (inputs["input_ids"] + 1) % case.vocab
     )
-    got = subject.call(case.config, weights, other)["logits"].double()
-    bound = subject.expect(case.config, weights, other)["logits"].bound
+    got = subject.call(case, weights, other)["logits"].double()
+    bound = subject.expect(case, weights, other)["logits"].bound
     for text, length in enumerate(case.lengths):
         alone = {
             name: each[text : text + 1, :length]
             for name, each in inputs.items()
             if name != "attention_mask"
         }
-        expected = subject.expect(case.config, weights, alone)["logits"]
+        expected = subject.expect(case, weights, alone)["logits"]
         check_close(
             got[text, :length],
             expected.value[0],
@@ -161,8 +162,8 @@ def _check_moved(subject: BertSubject, case: BertCase, one: Any, other: Any, mes
     """Check that logits of two calls are each other's reverse."""
     results = []
     for weights, inputs in (one, other):
-        allowed = subject.expect(case.config, weights, inputs)["logits"]
-        logits = subject.call(case.config, weights, inputs)["logits"].double()
+        allowed = subject.expect(case, weights, inputs)["logits"]
+        logits = subject.call(case, weights, inputs)["logits"].double()
         results.append(Allowed(value=logits, bound=allowed.bound))
     check_close(
         results[1].value.flip(1),

@@ -48,6 +48,23 @@ def test_three_mistakes_are_found_one_after_another(mended, tmp_path):
     assert MENDED[mended][2] in printed
 
 
+def test_an_encoder_decoder_is_judged_with_its_stages(tmp_path):
+    base = "from attnspec.conformance.operators.encoder_decoder import mistakes, steps\n"
+    wrong, right = tmp_path / "wrong.py", tmp_path / "right.py"
+    wrong.write_text(base + "build = mistakes.CrossReadsPadding\n")
+    right.write_text(base + "build = steps.Steps\n")
+    options = ["--architecture", "encoder_decoder", "-n", "1", "--effort", "smoke"]
+    options += ["--laws", "CRS-9"]
+    result = CliRunner().invoke(app, ["check-model", f"{wrong}:build", *options])
+    assert result.exit_code == 1, result.output
+    printed = " ".join(result.output.split())
+    cause = "block 0 of the decoder: cross-attention reads the padding of the source"
+    assert cause in printed
+    assert "model = encoder_decoder(case.config, weights)" in printed
+    result = CliRunner().invoke(app, ["check-model", f"{right}:build", *options])
+    assert result.exit_code == 0, result.output
+
+
 def test_an_unknown_architecture_is_refused():
     result = CliRunner().invoke(app, ["check-model", "it.py:build", "--architecture", "lstm"])
     assert result.exit_code == 2

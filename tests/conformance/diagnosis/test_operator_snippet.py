@@ -8,7 +8,9 @@ import torch
 
 from attnspec.conformance import laws, mutants
 from attnspec.conformance.comparison.violation import Raised, Violation
+from attnspec.conformance.diagnosis.failure.built_model_snippet import built_model_snippet
 from attnspec.conformance.diagnosis.failure.operator_snippet import operator_snippet
+from attnspec.conformance.operators.built_model import BuiltModelSubject
 from attnspec.conformance.operators.subject import OperatorSubject
 from attnspec.conformance.operators.subjects import subject_of_operator
 from attnspec.conformance.runner.check import check
@@ -17,11 +19,17 @@ from attnspec.conformance.runner.targets import resolve
 from attnspec.spec.operator import OperatorImplementation
 
 LAWS = laws.load()
-MUTANTS = [
+OPERATORS = [
     mutant
     for mutant in mutants.load().values()
     if isinstance(mutant.subject, OperatorImplementation)
 ]
+MODELS = [
+    mutant
+    for mutant in OPERATORS
+    if isinstance(subject_of_operator(mutant.subject), BuiltModelSubject)
+]
+MUTANTS = [mutant for mutant in OPERATORS if mutant not in MODELS]
 
 
 def broken(subject: OperatorSubject, name: str) -> Violation | Raised:
@@ -40,9 +48,7 @@ def test_the_code_makes_the_call_that_was_made(mutant):
     code = operator_snippet(subject, getattr(error, "mismatch", None))
     call = subject.last_call
     if not code:
-        # a model is built, and its call is none of tensors alone
-        is_model = mutant.subject.operator == "bert"
-        assert is_model or sum(tensor.numel() for tensor in call.tensors.values()) > 300
+        assert sum(tensor.numel() for tensor in call.tensors.values()) > 300
         return
     seen, values = [], {}
 
@@ -81,6 +87,53 @@ def test_a_failure_of_a_file_has_code_that_runs(tmp_path, monkeypatch):
     with contextlib.redirect_stdout(printed):
         exec(record.snippet, {})
     assert record.mismatch["got"][:6] in printed.getvalue()
+
+
+@pytest.mark.parametrize("mutant", MODELS, ids=lambda mutant: mutant.id)
+def test_the_code_of_a_model_prints_the_number_of_the_failure(mutant):
+    subject = subject_of_operator(mutant.subject)
+    error = broken(subject, mutant.killed_by)
+    code = built_model_snippet(subject, getattr(error, "mismatch", None))
+    if getattr(error, "mismatch", None) is None:
+        # operations are counted, or parameters compared
+        assert mutant.killed_by.endswith(("are-computed-once", "as-they-are"))
+        return
+    place = tuple(int(word) for word in error.mismatch.where.replace(",", "").split()[1::2])
+    printed = []
+    names = {mutant.subject.operator: mutant.subject.function, "print": printed.append}
+    head, _, body = code.partition("\n\n")
+    case_import = next(line for line in head.splitlines() if "import" in line and "Case" in line)
+    exec(f"import torch\nfrom torch import inf, nan\n{case_import}\n" + body, names)
+    (out,) = printed
+    assert f"got {error.mismatch.got}" in code
+    whole = len(place) == out.dim()  # a law may name one text of a batch, or its own difference
+    if whole and "of the reversed" not in error.mismatch.what:
+        assert float(out[place]) == pytest.approx(float(error.mismatch.got), rel=1e-7)
+
+
+def test_a_failing_bert_has_code_that_runs(tmp_path, monkeypatch):
+    (tmp_path / "causal_bert.py").write_text(
+        "from attnspec.conformance.operators.bert.mistakes import Causal\n"
+        "from attnspec.spec.encoder import BertImplementation\n\n"
+        "MINE = BertImplementation(name='mine', function=Causal)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    (loaded,) = resolve("causal_bert:MINE")
+    record = check(LAWS["every-position-reads-the-whole-text"], loaded.subject, Effort.SMOKE)
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec(record.snippet, {})
+    # four digits are printed
+    assert f"{float(record.mismatch['got']):.4f}" in printed.getvalue()
+
+
+def test_a_parameter_that_a_law_has_changed_is_written_out():
+    name = "a-reversed-source-with-reversed-positions-gives-the-same-logits"
+    mutant = next(each for each in MODELS if each.killed_by == name)
+    subject = subject_of_operator(mutant.subject)
+    error = broken(subject, name)
+    code = built_model_snippet(subject, error.mismatch)
+    assert "weights['model.encoder.embed_positions.weight'] = torch.tensor(" in code
 
 
 def test_large_tensors_are_not_written_out():

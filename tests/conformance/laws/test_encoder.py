@@ -137,6 +137,6 @@ def test_a_bound_is_far_below_the_logits():
     subject = CORRECT["steps"]
     for seed in range(5):
         case = BertCase(layers=3, heads=2, length=5, seed=seed)
-        expected = subject.expect(case.config, case.draw_parameters(), case.draw())["logits"]
+        expected = subject.expect(case, case.draw_parameters(), case.draw())["logits"]
         assert float(expected.bound.max()) < 1e-6 * float(expected.value.abs().max())
         assert bool(torch.isfinite(expected.bound).all())

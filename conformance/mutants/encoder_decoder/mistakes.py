@@ -1,0 +1,132 @@
+"""Mutants of an encoder-decoder: those that a failure is explained by, and some more."""
+
+from typing import Any
+
+import torch
+
+from attnspec.conformance.mutants.bases.encoder_decoder import (
+    cross_mistake,
+    encoder_decoder_mistake,
+)
+from attnspec.conformance.operators.encoder_decoder import mistakes
+from attnspec.conformance.operators.encoder_decoder.steps import Pair, Steps
+
+GITHUB = "https://github.com"
+_EMBEDDINGS = "embeddings-of-both-sides-are-scaled-rows-plus-positions"
+_SINUSOIDS = "sinusoidal-positions-equal-the-definition"
+_SHIFT = "a-shift-of-positions-is-a-rotation"
+_ENCODER = "every-encoder-state-equals-the-definition"
+_DECODER = "every-decoder-state-equals-the-definition"
+_MEMORY = "keys-and-values-come-from-the-last-encoder-state"
+_LATER = "no-logit-depends-on-later-target-tokens"
+_SOURCE = "every-target-position-reads-the-whole-source"
+_PADDING = "padding-of-the-source-reaches-nothing"
+_TARGET = "padding-of-the-target-reaches-no-real-position"
+_LOGITS = "logits-of-a-decoder-equal-the-definition"
+_HEADS = "heads-of-each-attention-are-runs-of-channels"
+_ACTIVATION = "both-sides-use-the-configured-activation"
+_PLACES = "layer-norms-stand-where-the-configuration-says"
+_EPSILON = "both-sides-add-the-configured-epsilon"
+_STEPS = "steps-equal-teacher-forcing"
+_ONCE = "keys-and-values-of-the-source-are-computed-once"
+_OWN = "each-target-reads-its-own-source"
+
+_PUBLIC: tuple[tuple[str, type[Steps], str, str], ...] = (
+    ("CRS-01", mistakes.NoScale, _EMBEDDINGS, "SamLynnEvans/Transformer/issues/10"),
+    ("CRS-02", mistakes.NoOffset, _EMBEDDINGS, "NVIDIA/TensorRT-LLM/pull/13919"),
+    ("CRS-03", mistakes.FrequencyOfChannel, _SHIFT, "BrianPulfer/PapersReimplementations/issues/9"),
+    ("CRS-04", mistakes.CosinesOfSines, _SINUSOIDS, "huggingface/transformers/issues/11724"),
+    ("CRS-05", mistakes.CrossReadsPadding, _PADDING, "huggingface/transformers/pull/47946"),
+    ("CRS-06", mistakes.StepHidesItself, _STEPS, "harvard-edge/cs249r_book/pull/1953"),
+)
+for identifier, base, law, thread in _PUBLIC:
+    encoder_decoder_mistake(identifier, base, killed_by=law, source=f"{GITHUB}/{thread}")
+
+_OTHERS: tuple[tuple[str, type[Steps], str], ...] = (
+    ("own-crs-always-scaled", mistakes.AlwaysScaled, _EMBEDDINGS),
+    ("own-crs-no-positions", mistakes.NoPositions, _EMBEDDINGS),
+    ("own-crs-positions-from-one", mistakes.PositionsFromOne, _EMBEDDINGS),
+    ("own-crs-no-embedding-norm", mistakes.NoEmbeddingNorm, _EMBEDDINGS),
+    ("own-crs-halved-frequencies", mistakes.HalvedFrequencies, _SHIFT),
+    ("own-crs-relative-places", mistakes.RelativePlaces, _SHIFT),
+    ("own-crs-float32-sinusoids", mistakes.SinusoidsInFloat32, _SINUSOIDS),
+    ("own-crs-causal-encoder", mistakes.CausalEncoder, _ENCODER),
+    ("own-crs-no-residual", mistakes.NoResidual, _ENCODER),
+    ("own-crs-no-cross-residual", mistakes.NoCrossResidual, _DECODER),
+    ("own-crs-no-cross", mistakes.NoCross, _DECODER),
+    ("own-crs-cross-after-mlp", mistakes.CrossAfterMLP, _DECODER),
+    ("own-crs-reads-embeddings", mistakes.ReadsEmbeddings, _MEMORY),
+    ("own-crs-reads-same-block", mistakes.ReadsSameBlock, _MEMORY),
+    ("own-crs-not-causal", mistakes.NotCausal, _LATER),
+    ("own-crs-causal-off-by-one", mistakes.CausalOffByOne, _LATER),
+    ("own-crs-causal-cross", mistakes.CausalCross, _SOURCE),
+    ("own-crs-encoder-reads-padding", mistakes.EncoderReadsPadding, _PADDING),
+    ("own-crs-mask-replaces-causal", mistakes.MaskReplacesCausal, _TARGET),
+    ("own-crs-no-head-bias", mistakes.NoHeadBias, _LOGITS),
+    ("own-crs-scaled-head", mistakes.ScaledHead, _LOGITS),
+    ("own-crs-scale-of-model", mistakes.ScaleOfModel, _HEADS),
+    ("own-crs-unscaled", mistakes.Unscaled, _HEADS),
+    ("own-crs-interleaved", mistakes.HeadsInterleaved, _HEADS),
+    ("own-crs-heads-of-encoder", mistakes.HeadsOfEncoder, _HEADS),
+    ("own-crs-relu", mistakes.ReLU, _ACTIVATION),
+    ("own-crs-tanh-gelu", mistakes.TanhGELU, _ACTIVATION),
+    ("own-crs-pre-norm", mistakes.PreNorm, _PLACES),
+    ("own-crs-post-norm", mistakes.PostNorm, _PLACES),
+    ("own-crs-no-final-norm", mistakes.NoFinalNorm, _PLACES),
+    ("own-crs-no-final-norm-of-encoder", mistakes.NoFinalNormOfEncoder, _PLACES),
+    ("own-crs-fixed-epsilon", mistakes.FixedEpsilon, _EPSILON),
+    ("own-crs-steps-from-zero", mistakes.StepsFromZero, _STEPS),
+    ("own-crs-steps-not-causal", mistakes.StepsNotCausal, _STEPS),
+    ("own-crs-steps-read-padding", mistakes.StepsReadPadding, _STEPS),
+    ("own-crs-first-source", mistakes.ReadsFirstSource, _OWN),
+)
+for identifier, base, law in _OTHERS:
+    encoder_decoder_mistake(identifier, base, killed_by=law)
+
+
+@cross_mistake("CRS-07", killed_by=_ONCE, source=f"{GITHUB}/guandeh17/Self-Forcing/pull/78")
+class Recomputed(Steps):
+    title = "each step computes keys and values of the source again"
+
+    def cross_of_step(self, cache: dict[str, Any], layer: int) -> Pair:
+        name = f"model.decoder.layers.{layer}.encoder_attn"
+        return self.pair(self.memory(cache["encoded"], layer), name)
+
+
+@cross_mistake("own-crs-recomputed-values", killed_by=_ONCE)
+class RecomputedValues(Steps):
+    title = "each step computes the values of the source again in the last block"
+
+    def cross_of_step(self, cache: dict[str, Any], layer: int) -> Pair:
+        keys, values = super().cross_of_step(cache, layer)
+        if layer == self.config.decoder_layers - 1:
+            name = f"model.decoder.layers.{layer}.encoder_attn"
+            projected = self.linear(self.memory(cache["encoded"], layer), f"{name}.v_proj")
+            values = self.split(projected, name)
+        return keys, values
+
+
+@cross_mistake(
+    "own-crs-recency",
+    killed_by="a-reversed-source-with-reversed-positions-gives-the-same-logits",
+)
+class Recency(Steps):
+    title = "cross-attention scores later positions of the source a little more"
+
+    def pair(self, x: torch.Tensor, name: str) -> Pair:
+        keys, values = super().pair(x, name)
+        if not name.endswith("encoder_attn"):
+            return keys, values
+        growing = 1 + 0.05 * torch.arange(keys.shape[2], dtype=x.dtype)
+        return keys * growing[:, None], values
+
+
+@cross_mistake("own-crs-in-place", killed_by="an-encoder-decoder-leaves-its-parameters-as-they-are")
+class InPlace(Steps):
+    title = "the token table is scaled in place"
+
+    def encode(self, ids: torch.Tensor, real: torch.Tensor) -> list[torch.Tensor]:
+        states = super().encode(ids, real)
+        table = self.weights["model.shared.weight"]
+        table *= self.config.d_model**0.5
+        return states

@@ -1,0 +1,1 @@
+"""An encoder-decoder: its cases, its bound, its expected results, and the causes of wrong ones."""
