@@ -7,10 +7,12 @@ import typer
 from attnspec.conformance.cli.exercise import mark_exercise
 from attnspec.conformance.cli.options import (
     CPUS,
+    Computed,
     Efforts,
     Html,
     JUnit,
     Markdown,
+    Memory,
     Report,
     Seed,
     Stop,
@@ -39,9 +41,7 @@ def check_gpt2(
         str | None,
         typer.Option(help="What the model claims: cache, padding, hidden_states, backward."),
     ] = None,
-    dtypes: Annotated[
-        str | None, typer.Option(help="In which it computes, such as float32.")
-    ] = None,
+    dtypes: Computed = None,
     effort: Efforts = Effort.STANDARD,
     laws: Annotated[
         list[str] | None,
@@ -51,9 +51,7 @@ def check_gpt2(
     stop: Stop = False,
     seed: Seed = None,
     timeout: Timeout = 600.0,
-    memory: Annotated[
-        float | None, typer.Option(min=0, help="GiB that a worker may hold; as of check.")
-    ] = None,
+    memory: Memory = None,
     report: Report = None,
     html: Html = None,
     markdown: Markdown = None,

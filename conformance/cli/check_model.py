@@ -8,10 +8,13 @@ import typer
 
 from attnspec.conformance.cli.options import (
     CPUS,
+    Builders,
+    Computed,
     Efforts,
     Html,
     JUnit,
     Markdown,
+    Memory,
     Report,
     Seed,
     Stop,
@@ -33,12 +36,7 @@ class Architecture(StrEnum):
 
 def check_model(
     context: typer.Context,
-    targets: Annotated[
-        list[str],
-        typer.Argument(
-            help="module:build or file.py:build: takes a configuration and a state dictionary."
-        ),
-    ],
+    targets: Builders,
     architecture: Annotated[Architecture, typer.Option(help="The architecture of the model.")],
     features: Annotated[
         str | None,
@@ -51,9 +49,7 @@ def check_model(
         list[str] | None,
         typer.Option(help="Its answers, key=value, such as sinusoids=halves."),
     ] = None,
-    dtypes: Annotated[
-        str | None, typer.Option(help="In which it computes, such as float32.")
-    ] = None,
+    dtypes: Computed = None,
     effort: Efforts = Effort.STANDARD,
     laws: Annotated[
         list[str] | None,
@@ -63,9 +59,7 @@ def check_model(
     stop: Stop = False,
     seed: Seed = None,
     timeout: Timeout = 600.0,
-    memory: Annotated[
-        float | None, typer.Option(min=0, help="GiB that a worker may hold; as of check.")
-    ] = None,
+    memory: Memory = None,
     report: Report = None,
     html: Html = None,
     markdown: Markdown = None,

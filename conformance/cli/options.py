@@ -27,6 +27,17 @@ Verbose = Annotated[
 ]
 JUnit = Annotated[Path | None, typer.Option(help="Write JUnit XML to this file.")]
 
+Builders = Annotated[
+    list[str],
+    typer.Argument(
+        help="module:build or file.py:build: takes a configuration and a state dictionary."
+    ),
+]
+Computed = Annotated[str | None, typer.Option(help="In which it computes, such as float32.")]
+Memory = Annotated[
+    float | None, typer.Option(min=0, help="GiB that a worker may hold; as of check.")
+]
+
 
 def settings_of(context: typer.Context) -> Settings:
     """Return the settings that the options of a command give, matched by name."""

@@ -1,6 +1,6 @@
 """Declare a bare function that builds an encoder-decoder: the features that it follows."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -18,7 +18,9 @@ _OPTIONS = {
 _POSITIONS = "model.encoder.embed_positions.weight"
 
 
-def encoder_decoder_features(function: Callable[..., Any]) -> frozenset[str]:
+def encoder_decoder_features(
+    function: Callable[..., Any], _dtypes: Sequence[torch.dtype] = ()
+) -> frozenset[str]:
     """Return the features of a function that builds an encoder-decoder.
 
     A configuration is followed if it changes the result: `learned` if the table of positions does,

@@ -1,8 +1,8 @@
 """Declare a bare function as an operator: its claims by its parameters, its profile by calls."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import fields, replace
+from dataclasses import dataclass, field, fields, replace
 from itertools import product
 from typing import Any
 
@@ -55,43 +55,63 @@ from attnspec.spec.operator import Working
 from attnspec.spec.packed import PackedImplementation
 from attnspec.spec.profiles import Float64Precision
 from attnspec.spec.rms_norm import Gain, RMSNormProfile, RoundingToStorage
-from attnspec.spec.rotary import RotaryImplementation
 
 _DTYPES = tuple(DTYPES.values())
-_CASES: dict[str, tuple[Any, ...]] = {
-    "layer_norm": (
-        LayerNormCase(shape=(3,), channels=64, epsilon=0.5),
-        LayerNormCase(shape=(33,), channels=257),
-        LayerNormCase(shape=(3,), channels=64, rows=LayerNormRows.LARGE),
-    ),
-    "gelu": (
-        GELUCase(shape=(257,), arguments=Arguments.WIDE),
-        GELUCase(shape=(33,), arguments=Arguments.PEAKS),
-    ),
-    "rms_norm": (
-        # epsilon is about as large as the mean square, so that its place and size show
-        RMSNormCase(shape=(3,), channels=64, epsilon=0.5),
-        # enough elements for the largest rounding errors, and squares beyond float16
-        RMSNormCase(shape=(33,), channels=257),
-        RMSNormCase(shape=(3,), channels=64, rows=Rows.LARGE),
-    ),
-    "gated_mlp": (GatedMLPCase(shape=(5,), d_model=6, d_inner=8),),
-    "router": (RouterCase(tokens=5, d_model=6, experts=7, top_k=3),),
-    "experts": (ExpertsCase(tokens=5, d_model=6, d_inner=8),),
-    "online_softmax": (
-        OnlineSoftmaxCase(queries=3, keys=9),
-        # exponentials of scores and of sums of exponentials overflow
-        OnlineSoftmaxCase(queries=3, keys=9, scores=Scores.LARGE),
-        OnlineSoftmaxCase(queries=3, keys=65, seed=1),
-    ),
-    "softmax_merge": (SoftmaxMergeCase(rows=(3,)),),
-    "bert": (BertCase(),),
-    "encoder_decoder": (EncoderDecoderCase(),),
-    "additive_attention": (AdditiveAttentionCase(keys=5),),
-}
-"""The cases of the calls that find profile and storage types."""
-_MODELS = ("bert", "encoder_decoder")
-"""The operators that are whole models, which are judged in float64 and float32 alone."""
+
+
+def _always(_implementation: Any, _dtype: torch.dtype) -> bool:
+    """Return true: no gradient decides on the profile."""
+    return True
+
+
+@dataclass(frozen=True, kw_only=True)
+class Search:
+    """The way in which the declaration of a bare function is found.
+
+    Attributes:
+        cases: the calls that find profile and storage types.
+        profiles: returns the profiles that calls tell apart, the default first.
+        parameters: the parameter whose name shows a feature, by the feature.
+        features: returns the features that a function takes; by default those whose parameters it
+            names.
+        dtypes: the storage types that are tried, the widest first.
+        has_right_gradients: returns whether gradients on which a profile decides are right under
+            the declared one, in a storage type.
+        declare: chooses among profiles, if other calls than `cases` do; `cases` is empty then.
+    """
+
+    cases: tuple[Any, ...]
+    profiles: Callable[[], Iterable[Any]]
+    parameters: Mapping[str, str] = field(default_factory=dict)
+    features: Callable[[Callable[..., Any], Sequence[torch.dtype]], frozenset[str]] | None = None
+    dtypes: tuple[torch.dtype, ...] = _DTYPES
+    has_right_gradients: Callable[[Any, torch.dtype], bool] = _always
+    declare: Callable[[Any, Sequence[Any], tuple[torch.dtype, ...] | None], Any] | None = None
+
+    def features_of(
+        self, function: Callable[..., Any], dtypes: Sequence[torch.dtype]
+    ) -> frozenset[str]:
+        """Return the features that a function takes."""
+        if self.features is not None:
+            return self.features(function, dtypes)
+        names = parameters_of(function) or {}
+        return frozenset(
+            feature for feature, parameter in self.parameters.items() if parameter in names
+        )
+
+
+def _answered(profile: Callable[..., Any], **questions: Iterable[Any]) -> Callable[[], list[Any]]:
+    """Return a function that returns the profiles of all answers; the last question varies fastest.
+
+    Args:
+        profile: the type of the profile.
+        questions: the answers to each question, its default first.
+    """
+    names = tuple(questions)
+    return lambda: [
+        profile(**dict(zip(names, answers, strict=True)))
+        for answers in product(*questions.values())
+    ]
 
 
 def declare_operator(name: str, function: Callable[..., Any], claims: Claims) -> Any:
@@ -109,22 +129,27 @@ def declare_operator(name: str, function: Callable[..., Any], claims: Claims) ->
     """
     operator = claims.operator or ""
     declaration = declaration_of(operator)
-    tried = _DTYPES[:2] if operator in _MODELS else _DTYPES
-    if unjudged := set(claims.dtypes or ()) - set(tried):
-        names = ", ".join(sorted(str(each).removeprefix("torch.") for each in unjudged))
-        raise ValueError(f"{operator} is judged in float64 and float32, not in {names}")
     if claims.extras:
         raise ValueError("an operator has no extras: omit them")
     if issubclass(declaration, PackedImplementation):
         return declare_packed(declaration, name, function, claims)
+    search = _SEARCHES[operator]
+    tried = search.dtypes
+    if unjudged := set(claims.dtypes or ()) - set(tried):
+        judged, names = (
+            [str(each).removeprefix("torch.") for each in types] for types in (tried, unjudged)
+        )
+        raise ValueError(
+            f"{operator} is judged in {' and '.join(judged)}, not in {', '.join(sorted(names))}"
+        )
     features = claims.features
     if features is None:
-        features = _features(operator, function, claims.dtypes or tried)
+        features = search.features_of(function, claims.dtypes or tried)
     dtypes = claims.dtypes
     profiles = _chosen(operator, claims.profile)
     declared = declaration(name=name, function=function, features=features, profile=profiles[0])
-    if isinstance(declared, RotaryImplementation):
-        return declare_rotary(declared, profiles, dtypes)
+    if search.declare is not None:
+        return search.declare(declared, profiles, dtypes)
     # in the widest type that it takes, since functions that differ little are alike in 16 bits
     for widest in dtypes or tried:
         candidates = [replace(declared, profile=profile) for profile in profiles]
@@ -135,7 +160,8 @@ def declare_operator(name: str, function: Callable[..., Any], claims: Claims) ->
             counts = [sum(_count_right(each, dtype) for dtype in tried) for each in right]
             most = max(counts)
             best = [each for each, count in zip(right, counts, strict=True) if count == most]
-            found = next((each for each in best if _has_right_gradients(each, widest)), best[0])
+            agreeing = (each for each in best if search.has_right_gradients(each, widest))
+            found = next(agreeing, best[0])
             return replace(found, dtypes=dtypes or _accepted(found, widest))
     return replace(declared, dtypes=dtypes or _accepted(declared, tried[0]) or _DTYPES[:2])
 
@@ -145,10 +171,11 @@ def _accepted(implementation: Any, widest: torch.dtype) -> tuple[torch.dtype, ..
 
     Wrong results are a finding, and do not mean that a type is not meant.
     """
+    search = _SEARCHES[implementation.operator]
     subject = _unexplained(implementation)
-    case = subject.fit(_CASES[implementation.operator][0])
+    case = subject.fit(search.cases[0])
     accepted = []
-    for dtype in _DTYPES[:2] if implementation.operator in _MODELS else _DTYPES:
+    for dtype in search.dtypes:
         if dtype.itemsize <= widest.itemsize:
             try:
                 subject.judge_case(case.but(dtype=dtype), "wrong")
@@ -189,7 +216,7 @@ def _chosen(operator: str, given: Sequence[tuple[str, str]]) -> list[Any]:
     Raises:
         ValueError: naming a question or an answer that there is not.
     """
-    profiles = list(_profiles(operator))
+    profiles = list(_SEARCHES[operator].profiles())
     for key, word in given:
         answers = list(dict.fromkeys(_answers(each).get(key, "") for each in profiles))
         if answers == [""]:
@@ -198,26 +225,6 @@ def _chosen(operator: str, given: Sequence[tuple[str, str]]) -> list[Any]:
             raise ValueError(f"{key} is one of {', '.join(answers)}, got {word!r}")
         profiles = [each for each in profiles if _answers(each)[key] == word]
     return profiles
-
-
-def _features(
-    operator: str, function: Callable[..., Any], dtypes: Sequence[torch.dtype]
-) -> frozenset[str]:
-    """Return the features whose parameters a function names."""
-    if operator == "rotary":
-        return rotary_features(function, dtypes)
-    if operator == "bert":
-        return _features_of_bert(function)
-    if operator == "encoder_decoder":
-        return encoder_decoder_features(function)
-    names = parameters_of(function) or {}
-    bias = "bias" if operator in ("router", "additive_attention") else "down_bias"
-    found = {
-        "bias": bias in names,
-        "shared": operator == "experts" and "shared" in names,
-        "mask": operator == "additive_attention" and "mask" in names,
-    }
-    return frozenset(name for name, is_found in found.items() if is_found)
 
 
 _OPTIONS_OF_BERT = {
@@ -229,7 +236,9 @@ _OPTIONS_OF_BERT = {
 """The features of a BERT by the parameters of the model that is built."""
 
 
-def _features_of_bert(function: Callable[..., Any]) -> frozenset[str]:
+def _features_of_bert(
+    function: Callable[..., Any], _dtypes: Sequence[torch.dtype]
+) -> frozenset[str]:
     """Return the features whose options a model takes; none if it cannot be built."""
     case = BertCase()
     try:
@@ -240,88 +249,25 @@ def _features_of_bert(function: Callable[..., Any]) -> frozenset[str]:
     return frozenset(feature for name, feature in _OPTIONS_OF_BERT.items() if name in names)
 
 
-def _profiles(operator: str) -> Iterator[Any]:
-    """Return the profiles that calls tell apart, the default first."""
-    if operator == "rotary":
-        yield from rotary_profiles()
-        return
-    if operator == "router":
-        for precision in Float64Precision:
-            for scores in (RouterScores.SOFTMAX_CHOSEN, *RouterScores):
-                for renormalized in (False, True):
-                    for ties in RouterTies:
-                        yield RouterProfile(
-                            scores=scores,
-                            renormalized=renormalized,
-                            ties=ties,
-                            scores_precision=precision,
-                        )
-        return
-    if operator == "layer_norm":
-        roundings = product(Float64Precision, Working, RoundingToStorage, Saved)
-        for precision, working, rounding, saved in roundings:
-            yield LayerNormProfile(
-                rounding=rounding, working=working, saved=saved, float64_precision=precision
-            )
-        return
-    if operator == "gelu":
-        for precision, working, approximate in product(Float64Precision, Working, Approximate):
-            yield GELUProfile(approximate=approximate, working=working, float64_precision=precision)
-        return
-    if operator == "online_softmax":
-        for kept, base in product(Kept, LogBase):
-            yield OnlineSoftmaxProfile(keeps=kept, base=base)
-        return
-    if operator == "additive_attention":
-        for precision in Float64Precision:
-            yield AdditiveAttentionProfile(float64_precision=precision)
-        return
-    if operator == "bert":
-        yield BertProfile()
-        return
-    if operator == "encoder_decoder":
-        for order in Sinusoids:
-            yield EncoderDecoderProfile(sinusoids=order)
-        return
-    if operator == "softmax_merge":
-        for base in LogBase:
-            yield SoftmaxMergeProfile(base=base)
-        return
-    if operator == "rms_norm":
-        answers = product(Float64Precision, Working, RoundingToStorage, Gain)
-        for precision, working, rounding, gain in answers:
-            yield RMSNormProfile(
-                gain=gain, rounding=rounding, working=working, float64_precision=precision
-            )
-        return
-    for packing in GatePacking:
-        for form in GateForm:
-            yield GatedMLPProfile(form=form, packing=packing)
-
-
 def _is_right(implementation: Any, dtype: torch.dtype) -> bool:
     """Return whether the calls of a storage type are right under the declared profile."""
-    return _count_right(implementation, dtype) == len(_CASES[implementation.operator])
+    return _count_right(implementation, dtype) == len(_SEARCHES[implementation.operator].cases)
 
 
 def _count_right(implementation: Any, dtype: torch.dtype) -> int:
     """Return how many calls of a storage type are right under the declared profile."""
     subject, count = _unexplained(implementation), 0
-    for case in _CASES[implementation.operator]:
+    for case in _SEARCHES[implementation.operator].cases:
         with suppress(Raised, Violation):
             subject.judge_case(subject.fit(case).but(dtype=dtype), "wrong")
             count += 1
     return count
 
 
-def _has_right_gradients(implementation: Any, dtype: torch.dtype) -> bool:
-    """Return whether gradients on which a profile decides are right under the declared one."""
-    subject = subject_of_operator(implementation)
-    if isinstance(subject, LayerNormSubject):
-        return all(_has_right_sums(subject, each) for each in (torch.float16, torch.bfloat16))
-    if not isinstance(subject, RouterSubject):
-        return True
-    case = _CASES["router"][0].but(dtype=dtype, backward=True)
+def _has_right_scores(implementation: Any, dtype: torch.dtype) -> bool:
+    """Return whether the gradients of a router are right."""
+    subject = RouterSubject(implementation=implementation)
+    case = _ROUTED.but(dtype=dtype, backward=True)
     tensors, grad_out = case.draw(), case.draw_gradient()
     try:
         scores = subject.call(tensors, case.top_k).scores
@@ -332,7 +278,13 @@ def _has_right_gradients(implementation: Any, dtype: torch.dtype) -> bool:
     return all(is_within(got[name], allowed) for name, allowed in expected.items())
 
 
-def _has_right_sums(subject: LayerNormSubject, dtype: torch.dtype) -> bool:
+def _has_right_sums(implementation: Any, _dtype: torch.dtype) -> bool:
+    """Return whether the gradients of many rows are right in the types of 16 bits."""
+    subject = LayerNormSubject(implementation=implementation)
+    return all(_has_right_sum(subject, each) for each in (torch.float16, torch.bfloat16))
+
+
+def _has_right_sum(subject: LayerNormSubject, dtype: torch.dtype) -> bool:
     """Return whether the gradients of many rows are right in a storage type, or it is not taken."""
     case = LayerNormCase(shape=(300,), channels=3, rows=LayerNormRows.OFFSET, dtype=dtype)
     operands, grad_out = case.draw(), case.draw_gradient()
@@ -347,3 +299,107 @@ def _has_right_sums(subject: LayerNormSubject, dtype: torch.dtype) -> bool:
         is_within(got[name], Allowed(value=value, bound=getattr(expected.bounds, name)))
         for name, value in expected.grads.items()
     )
+
+
+_ROUTED = RouterCase(tokens=5, d_model=6, experts=7, top_k=3)
+
+_SEARCHES: dict[str, Search] = {
+    "layer_norm": Search(
+        cases=(
+            LayerNormCase(shape=(3,), channels=64, epsilon=0.5),
+            LayerNormCase(shape=(33,), channels=257),
+            LayerNormCase(shape=(3,), channels=64, rows=LayerNormRows.LARGE),
+        ),
+        profiles=_answered(
+            LayerNormProfile,
+            float64_precision=Float64Precision,
+            working=Working,
+            rounding=RoundingToStorage,
+            saved=Saved,
+        ),
+        has_right_gradients=_has_right_sums,
+    ),
+    "gelu": Search(
+        cases=(
+            GELUCase(shape=(257,), arguments=Arguments.WIDE),
+            GELUCase(shape=(33,), arguments=Arguments.PEAKS),
+        ),
+        profiles=_answered(
+            GELUProfile,
+            float64_precision=Float64Precision,
+            working=Working,
+            approximate=Approximate,
+        ),
+    ),
+    "rms_norm": Search(
+        cases=(
+            # epsilon is about as large as the mean square, so that its place and size show
+            RMSNormCase(shape=(3,), channels=64, epsilon=0.5),
+            # enough elements for the largest rounding errors, and squares beyond float16
+            RMSNormCase(shape=(33,), channels=257),
+            RMSNormCase(shape=(3,), channels=64, rows=Rows.LARGE),
+        ),
+        profiles=_answered(
+            RMSNormProfile,
+            float64_precision=Float64Precision,
+            working=Working,
+            rounding=RoundingToStorage,
+            gain=Gain,
+        ),
+    ),
+    "rotary": Search(
+        cases=(), profiles=rotary_profiles, features=rotary_features, declare=declare_rotary
+    ),
+    "gated_mlp": Search(
+        cases=(GatedMLPCase(shape=(5,), d_model=6, d_inner=8),),
+        profiles=_answered(GatedMLPProfile, packing=GatePacking, form=GateForm),
+        parameters={"bias": "down_bias"},
+    ),
+    "router": Search(
+        cases=(_ROUTED,),
+        profiles=_answered(
+            RouterProfile,
+            scores_precision=Float64Precision,
+            scores=(RouterScores.SOFTMAX_CHOSEN, *RouterScores),
+            renormalized=(False, True),
+            ties=RouterTies,
+        ),
+        parameters={"bias": "bias"},
+        has_right_gradients=_has_right_scores,
+    ),
+    "experts": Search(
+        cases=(ExpertsCase(tokens=5, d_model=6, d_inner=8),),
+        profiles=_answered(GatedMLPProfile, packing=GatePacking, form=GateForm),
+        parameters={"bias": "down_bias", "shared": "shared"},
+    ),
+    "online_softmax": Search(
+        cases=(
+            OnlineSoftmaxCase(queries=3, keys=9),
+            # exponentials of scores and of sums of exponentials overflow
+            OnlineSoftmaxCase(queries=3, keys=9, scores=Scores.LARGE),
+            OnlineSoftmaxCase(queries=3, keys=65, seed=1),
+        ),
+        profiles=_answered(OnlineSoftmaxProfile, keeps=Kept, base=LogBase),
+    ),
+    "softmax_merge": Search(
+        cases=(SoftmaxMergeCase(rows=(3,)),), profiles=_answered(SoftmaxMergeProfile, base=LogBase)
+    ),
+    "bert": Search(
+        cases=(BertCase(),),
+        profiles=_answered(BertProfile),
+        features=_features_of_bert,
+        dtypes=_DTYPES[:2],  # a model is judged in these alone
+    ),
+    "encoder_decoder": Search(
+        cases=(EncoderDecoderCase(),),
+        profiles=_answered(EncoderDecoderProfile, sinusoids=Sinusoids),
+        features=encoder_decoder_features,
+        dtypes=_DTYPES[:2],
+    ),
+    "additive_attention": Search(
+        cases=(AdditiveAttentionCase(keys=5),),
+        profiles=_answered(AdditiveAttentionProfile, float64_precision=Float64Precision),
+        parameters={"bias": "bias", "mask": "mask"},
+    ),
+}
+"""The search of each operator but those of packed sequences, by its name."""
