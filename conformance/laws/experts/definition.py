@@ -183,7 +183,7 @@ def law_gradients_of_experts_equal_the_definition(
 
 @law("MOE-17", pinned=regimes.PINNED, wide=regimes.cases)
 def law_experts_are_right_in_every_two_regimes(subject: ExpertsSubject, case: ExpertsCase) -> None:
-    """MOE-17: in any two classes of sizes, groups, choices, types and passes, they are right."""
+    """MOE-17: in any two classes of sizes, groups, strides, types and passes, they are right."""
     tensors = case.draw()
     expected = subject.expect(tensors)
     check_close(
@@ -191,7 +191,7 @@ def law_experts_are_right_in_every_two_regimes(subject: ExpertsSubject, case: Ex
         expected.value,
         expected.bound,
         what="out",
-        message="experts of these sizes, groups or type differ from the definition",
+        message="experts of these sizes, groups, layout or type differ from the definition",
         axes=AXES,
     )
     if case.backward:

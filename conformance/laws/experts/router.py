@@ -184,16 +184,16 @@ def law_gradients_of_the_router_equal_the_definition(
 
 @law("MOE-16", pinned=regimes.PINNED, wide=regimes.cases)
 def law_a_router_is_right_in_every_two_regimes(subject: RouterSubject, case: RouterCase) -> None:
-    """MOE-16: in any two classes of sizes, choices, types, biases and passes, it is right."""
+    """MOE-16: in any two classes of sizes, choices, strides, types and passes, it is right."""
     tensors = case.draw()
     routed = subject.judge(
-        tensors, case.top_k, "a router of this size or type differs from the definition"
+        tensors, case.top_k, "a router of this size, layout or type differs from the definition"
     )
     if case.backward:
         _check_gradients(subject, case)
     expected = subject.expect(tensors, routed.indices)
     x = tensors["x"].requires_grad_(case.backward)
-    call = regimes.RouterCall(x, case.experts, case.top_k, case.biased)
+    call = regimes.RouterCall(x, tensors["weight"], case.top_k, case.biased)
     note_call(call, expected.value, expected.bound, regimes.AXES)
 
 

@@ -158,3 +158,25 @@ plant(
     ),
     killed_by="experts-are-right-in-every-two-regimes",
 )
+
+plant(
+    id="own-experts-wrong-at-rows-apart",
+    title="wrong if tokens lie apart in memory",
+    subject=ExpertsImplementation(
+        name="wrong_at_rows_apart",
+        function=wrong_at(PlainExperts(), call_of, AXES, ("layout", "rows apart")),
+        features=frozenset({"bias", "shared"}),
+    ),
+    killed_by="experts-are-right-in-every-two-regimes",
+)
+
+plant(
+    id="own-experts-wrong-at-transposed-weights",
+    title="wrong if matrices are transposed views",
+    subject=ExpertsImplementation(
+        name="wrong_at_transposed_weights",
+        function=wrong_at(PlainExperts(), call_of, AXES, ("weights", "transposed")),
+        features=frozenset({"bias", "shared"}),
+    ),
+    killed_by="experts-are-right-in-every-two-regimes",
+)

@@ -150,3 +150,25 @@ plant(
     ),
     killed_by="a-router-is-right-in-every-two-regimes",
 )
+
+plant(
+    id="own-router-wrong-at-rows-apart",
+    title="a router is wrong if tokens lie apart in memory",
+    subject=RouterImplementation(
+        name="wrong_at_rows_apart",
+        function=wrong_at(PlainRouter(), call_of, AXES, ("layout", "rows apart")),
+        features=frozenset({"bias"}),
+    ),
+    killed_by="a-router-is-right-in-every-two-regimes",
+)
+
+plant(
+    id="own-router-wrong-at-transposed-weights",
+    title="a router is wrong if its matrix is a transposed view",
+    subject=RouterImplementation(
+        name="wrong_at_transposed_weights",
+        function=wrong_at(PlainRouter(), call_of, AXES, ("weights", "transposed")),
+        features=frozenset({"bias"}),
+    ),
+    killed_by="a-router-is-right-in-every-two-regimes",
+)

@@ -7,7 +7,9 @@ from typing import Any
 import torch
 from hypothesis import strategies as st
 
+from attnspec.conformance.attention.layouts import lay_out
 from attnspec.conformance.operators.gated_mlp.case import Content, normal, weights
+from attnspec.spec import Layout
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,6 +24,8 @@ class RouterCase:
         dtype: the storage type.
         scale: the size of the logits, about.
         biased: whether there is a bias.
+        layout: the strides of the tokens.
+        of_weights: the strides of the matrix.
         backward: whether gradients are computed.
         seed: selects the numbers.
     """
@@ -33,6 +37,8 @@ class RouterCase:
     dtype: torch.dtype = torch.float64
     scale: float = 2.0
     biased: bool = False
+    layout: Layout = Layout.CONTIGUOUS
+    of_weights: Layout = Layout.CONTIGUOUS
     backward: bool = False
     seed: int = 0
 
@@ -41,7 +47,7 @@ class RouterCase:
         words = [f"x=({self.tokens}, {self.d_model}) experts={self.experts} top_k={self.top_k}"]
         words.append(f"dtype={str(self.dtype).removeprefix('torch.')} scale={self.scale:g}")
         words += [name for name in ("biased", "backward") if getattr(self, name)]
-        return " ".join([*words, f"seed={self.seed}"])
+        return " ".join([*words, *_strides(self), f"seed={self.seed}"])
 
     @property
     def features(self) -> frozenset[str]:
@@ -61,11 +67,22 @@ class RouterCase:
         }
         if self.biased:
             tensors["bias"] = self.scale * normal(self.seed, "bias", self.experts)
-        return {name: tensor.to(self.dtype) for name, tensor in tensors.items()}
+        stored = {name: tensor.to(self.dtype) for name, tensor in tensors.items()}
+        laid_out = {
+            "x": lay_out(stored["x"], self.layout),
+            "weight": lay_out(stored["weight"], self.of_weights),
+        }
+        return stored | laid_out
 
     def draw_gradient(self) -> torch.Tensor:
         """Return the incoming gradient of the scores."""
         return normal(self.seed, "grad", self.tokens, self.top_k).to(self.dtype)
+
+
+def _strides(case: Any) -> list[str]:
+    """Return the strides of a case in words, if they are not the default."""
+    layouts = {name: getattr(case, name) for name in ("layout", "of_weights")}
+    return [f"{name}={each}" for name, each in layouts.items() if each is not Layout.CONTIGUOUS]
 
 
 class Choice(StrEnum):
@@ -96,6 +113,8 @@ class ExpertsCase:
         content: the size of gate and up.
         biased: whether there are biases.
         shared: whether there is a shared expert.
+        layout: the strides of the tokens.
+        of_weights: the strides of the matrices.
         backward: whether gradients are computed.
         seed: selects the numbers.
     """
@@ -110,6 +129,8 @@ class ExpertsCase:
     content: Content = Content.NORMAL
     biased: bool = False
     shared: bool = False
+    layout: Layout = Layout.CONTIGUOUS
+    of_weights: Layout = Layout.CONTIGUOUS
     backward: bool = False
     seed: int = 0
 
@@ -119,7 +140,7 @@ class ExpertsCase:
         words.append(f"experts={self.experts} top_k={self.top_k} choice={self.choice}")
         words.append(f"dtype={str(self.dtype).removeprefix('torch.')}")
         words += [name for name in ("biased", "shared", "backward") if getattr(self, name)]
-        return " ".join([*words, f"content={self.content} seed={self.seed}"])
+        return " ".join([*words, *_strides(self), f"content={self.content} seed={self.seed}"])
 
     @property
     def features(self) -> frozenset[str]:
@@ -143,7 +164,9 @@ class ExpertsCase:
             own = weights(self.seed + 1, *sizes, self.content, biased=False)
             tensors |= {f"shared_{name}": tensor for name, tensor in own.items()}
         stored = {name: tensor.to(self.dtype) for name, tensor in tensors.items()}
-        return stored | {"indices": self.indices()}
+        layouts = {"x": self.layout} | dict.fromkeys(("gate", "up", "down"), self.of_weights)
+        laid_out = {name: lay_out(stored[name], each) for name, each in layouts.items()}
+        return stored | laid_out | {"indices": self.indices()}
 
     def indices(self) -> torch.Tensor:
         """Return the experts of each token, which differ."""

@@ -5,11 +5,13 @@ from typing import NamedTuple
 
 import torch
 
+from attnspec.conformance.attention.layouts import lay_out
 from attnspec.conformance.operators import regimes as of_rows
 from attnspec.conformance.operators.experts.case import Choice, ExpertsCase
 from attnspec.conformance.operators.gated_mlp.regimes import widths
 from attnspec.conformance.operators.regimes import Axes, axis_of, axis_over, design_of, drawn
 from attnspec.conformance.operators.subject import OperatorSubject
+from attnspec.spec import Layout
 
 
 class ExpertsCall(NamedTuple):
@@ -17,10 +19,19 @@ class ExpertsCall(NamedTuple):
 
     x: torch.Tensor
     indices: torch.Tensor
-    experts: int
-    d_inner: int
+    down: torch.Tensor
     is_biased: bool
     is_shared: bool
+
+    @property
+    def experts(self) -> int:
+        """The number of experts."""
+        return self.down.shape[0]
+
+    @property
+    def d_inner(self) -> int:
+        """The channels of gate and up."""
+        return self.down.shape[2]
 
 
 def call_of(
@@ -32,8 +43,7 @@ def call_of(
     **biases: torch.Tensor,
 ) -> ExpertsCall:
     """Return what the classes read of the operands of a call."""
-    experts, _, d_inner = weights[-1].shape
-    return ExpertsCall(x, indices, experts, d_inner, bool(biases), shared is not None)
+    return ExpertsCall(x, indices, weights[-1], bool(biases), shared is not None)
 
 
 def _x(call: ExpertsCall) -> torch.Tensor:
@@ -85,6 +95,12 @@ AXES: Axes = {
         some=lambda call: call.indices.shape[1] < call.experts,
         all=lambda call: call.indices.shape[1] == call.experts,
     ),
+    "layout": axis_over(of_rows.AXES["layout"], _x),
+    "weights": axis_of(
+        "weights",
+        contiguous=lambda call: call.down.is_contiguous(),
+        transposed=lambda call: not call.down.is_contiguous(),
+    ),
     "bias": axis_of("bias", no=lambda call: not call.is_biased, yes=lambda call: call.is_biased),
     "shared": axis_of(
         "shared", no=lambda call: not call.is_shared, yes=lambda call: call.is_shared
@@ -106,7 +122,11 @@ _PLAIN = (
     ExpertsCase(tokens=2, d_model=256, d_inner=8, experts=3, top_k=1, seed=6),
     ExpertsCase(tokens=2, d_model=8, d_inner=257, experts=3, top_k=1, dtype=F32, seed=7),
 )
-PINNED = (*_PLAIN, _PLAIN[0].but(biased=True), _PLAIN[0].but(shared=True))
+_LAID_OUT = (
+    *(_PLAIN[0].but(layout=layout, dtype=F32) for layout in of_rows.LAYOUTS[1:]),
+    _PLAIN[0].but(of_weights=Layout.TRANSPOSED),
+)
+PINNED = (*_PLAIN, *_LAID_OUT, _PLAIN[0].but(biased=True), _PLAIN[0].but(shared=True))
 """A case of every class, also for implementations without biases and shared experts."""
 
 _EVERY = 1000
@@ -126,6 +146,8 @@ def cases(subject: OperatorSubject, seed: int) -> tuple[ExpertsCase, ...]:
         dtype=subject.implementation.dtypes,
         biased=(False, True),
         shared=(False, True),
+        layout=of_rows.LAYOUTS,
+        of_weights=(Layout.CONTIGUOUS, Layout.TRANSPOSED),
         backward=(False, True),
     )
     made = (ExpertsCase(**each) for each in values)
@@ -144,13 +166,14 @@ def _size(case: ExpertsCase) -> int:
 
 
 def call_without_memory(case: ExpertsCase) -> ExpertsCall:
-    """Return a call of a case whose tokens have strides alone."""
+    """Return a call of a case whose tensors have strides alone."""
     x = torch.empty(case.tokens, case.d_model, dtype=case.dtype, device="meta")
+    sizes = (case.experts, case.d_model, case.d_inner)
+    down = torch.empty(*sizes, dtype=case.dtype, device="meta")
     return ExpertsCall(
-        x.requires_grad_(case.backward),
+        lay_out(x, case.layout).requires_grad_(case.backward),
         case.indices(),
-        case.experts,
-        case.d_inner,
+        lay_out(down, case.of_weights),
         case.biased,
         case.shared,
     )

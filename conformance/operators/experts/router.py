@@ -88,11 +88,13 @@ class RouterSubject(OperatorSubject):
     ) -> tuple[Routed, dict[str, torch.Tensor]]:
         """Return the result, and the gradients of every tensor.
 
+        The operands have the strides that they are given with.
+
         Raises:
             Raised: if the function raises, forward or backward.
             Violation: if the result has a wrong form, or a gradient is missing.
         """
-        leaves = {name: each.detach().clone().requires_grad_() for name, each in tensors.items()}
+        leaves = {name: each.detach().requires_grad_() for name, each in tensors.items()}
         kept: list[Routed] = []
 
         def check(result: Any) -> torch.Tensor:

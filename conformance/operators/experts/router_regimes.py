@@ -5,10 +5,12 @@ from typing import NamedTuple
 
 import torch
 
+from attnspec.conformance.attention.layouts import lay_out
 from attnspec.conformance.operators import regimes as of_rows
 from attnspec.conformance.operators.experts.case import RouterCase
 from attnspec.conformance.operators.experts.router import RouterSubject
 from attnspec.conformance.operators.regimes import Axes, axis_of, axis_over, design_of, drawn
+from attnspec.spec import Layout
 from attnspec.spec.experts import RouterScores
 
 
@@ -16,16 +18,21 @@ class RouterCall(NamedTuple):
     """The operands of a call that its classes depend on."""
 
     x: torch.Tensor
-    experts: int
+    weight: torch.Tensor
     top_k: int
     is_biased: bool
+
+    @property
+    def experts(self) -> int:
+        """The number of experts."""
+        return len(self.weight)
 
 
 def call_of(
     x: torch.Tensor, weight: torch.Tensor, top_k: int, *, bias: torch.Tensor | None = None
 ) -> RouterCall:
     """Return what the classes read of the operands of a call."""
-    return RouterCall(x, len(weight), top_k, bias is not None)
+    return RouterCall(x, weight, top_k, bias is not None)
 
 
 def _x(call: RouterCall) -> torch.Tensor:
@@ -69,6 +76,12 @@ AXES: Axes = {
         some=lambda call: call.top_k < call.experts,
         all=lambda call: call.top_k == call.experts,
     ),
+    "layout": axis_over(of_rows.AXES["layout"], _x),
+    "weights": axis_of(
+        "weights",
+        contiguous=lambda call: call.weight.is_contiguous(),
+        transposed=lambda call: not call.weight.is_contiguous(),
+    ),
     "bias": axis_of("bias", no=lambda call: not call.is_biased, yes=lambda call: call.is_biased),
     "dtype": axis_over(of_rows.AXES["dtype"], _x),
     "backward": axis_over(of_rows.AXES["backward"], _x),
@@ -84,7 +97,11 @@ _PLAIN = (
     RouterCase(tokens=3, d_model=16, experts=160, top_k=6, dtype=F32, backward=True, seed=5),
     RouterCase(tokens=3, d_model=16, experts=60, top_k=1, seed=6),
 )
-PINNED = (*_PLAIN, _PLAIN[0].but(biased=True))
+_LAID_OUT = (
+    *(_PLAIN[0].but(layout=layout, dtype=F32) for layout in of_rows.LAYOUTS[1:]),
+    _PLAIN[0].but(of_weights=Layout.TRANSPOSED),
+)
+PINNED = (*_PLAIN, *_LAID_OUT, _PLAIN[0].but(biased=True))
 """A case of every class, also for implementations without a bias."""
 
 _EVERY = 1000
@@ -100,6 +117,8 @@ def cases(subject: RouterSubject, seed: int) -> tuple[RouterCase, ...]:
         top_k=(1, 2, 3, 4, 8, 10, _EVERY),
         dtype=subject.implementation.dtypes,
         biased=(False, True),
+        layout=of_rows.LAYOUTS,
+        of_weights=(Layout.CONTIGUOUS, Layout.TRANSPOSED),
         backward=(False, True),
     )
     made = (RouterCase(**each) for each in values)
@@ -115,6 +134,12 @@ def _size(case: RouterCase) -> int:
 
 
 def call_without_memory(case: RouterCase) -> RouterCall:
-    """Return a call of a case whose tokens have strides alone."""
+    """Return a call of a case whose tensors have strides alone."""
     x = torch.empty(case.tokens, case.d_model, dtype=case.dtype, device="meta")
-    return RouterCall(x.requires_grad_(case.backward), case.experts, case.top_k, case.biased)
+    weight = torch.empty(case.experts, case.d_model, dtype=case.dtype, device="meta")
+    return RouterCall(
+        lay_out(x, case.layout).requires_grad_(case.backward),
+        lay_out(weight, case.of_weights),
+        case.top_k,
+        case.biased,
+    )

@@ -65,13 +65,15 @@ class ExpertsSubject(OperatorSubject):
     def gradients(self, tensors: Tensors, grad_out: torch.Tensor) -> dict[str, torch.Tensor]:
         """Return the gradients of every tensor, those of a packed matrix apart.
 
+        The operands have the strides that they are given with.
+
         Raises:
             Raised: if the function raises, forward or backward.
             Violation: if the output has a wrong form, or a gradient is missing.
         """
         given = packed(tensors, self.profile.packing)
         leaves = {
-            name: each if name == "indices" else each.detach().clone().requires_grad_()
+            name: each if name == "indices" else each.detach().requires_grad_()
             for name, each in given.items()
         }
         wrt = tuple(name for name in leaves if name != "indices")

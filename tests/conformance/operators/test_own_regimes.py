@@ -65,7 +65,7 @@ OPERATORS = {
         law="experts-are-right-in-every-two-regimes",
         correct=experts.correct_experts(),
         regimes=of_experts,
-        most=80,
+        most=95,
     ),
 }
 CLASSES = [
@@ -86,6 +86,8 @@ PAIRS = [
     ("router", ("experts", "128 and more"), ("chosen", "all")),
     ("router", ("tokens", "over 256"), ("dtype", "bfloat16")),
     ("router", ("top_k", "8 and more"), ("backward", "yes")),
+    ("router", ("weights", "transposed"), ("layout", "expanded")),
+    ("experts", ("layout", "channels apart"), ("weights", "transposed")),
     ("experts", ("group", "none"), ("shared", "yes")),
     ("experts", ("group", "64 and more"), ("dtype", "float16")),
     ("experts", ("d_inner", "127 to 129"), ("backward", "yes")),
@@ -123,6 +125,9 @@ APART = {
         "layout: rows apart with rows: one",
     },
     "router": {
+        # one token has no other place
+        "layout: expanded with tokens: one",
+        "layout: rows apart with tokens: one",
         # no more are chosen than there are
         "experts: 2 with top_k: 3 to 7",
         "experts: 2 with top_k: 8 and more",
