@@ -1,14 +1,18 @@
 """Exploration: Hypothesis looks for a case that breaks a law, and shrinks it within a budget."""
 
+import contextlib
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis.database import DirectoryBasedExampleDatabase
 from hypothesis.errors import Unsatisfiable
+from hypothesis.internal.cache import LRUCache
+from hypothesis.internal.conjecture import providers
+from hypothesis.internal.constants_ast import Constants
 from hypothesis.stateful import run_state_machine_as_test
 from hypothesis.strategies import SearchStrategy
 
@@ -80,11 +84,42 @@ def explore(
     # Hypothesis' own option for this, derandomize, reads the source of a test each time
     same = seed(SEED if fresh is None else fresh)
     try:
-        if isinstance(source, SearchStrategy):
-            limits(same(given(case=source)(bounded)))()
-        else:
-            machine: Any = same(lambda: source(bounded))
-            run_state_machine_as_test(machine, settings=limits)
+        with _without_constants_of_modules():
+            if isinstance(source, SearchStrategy):
+                limits(same(given(case=source)(bounded)))()
+            else:
+                machine: Any = same(lambda: source(bounded))
+                run_state_machine_as_test(machine, settings=limits)
     except (Unsatisfiable, NothingClaimed):
         # Nothing that the subject claims satisfies the strategy: the caller sees no examples.
         return
+
+
+_CONSTANTS_OF_HYPOTHESIS: dict[str, Any] = {
+    "_get_local_constants": Constants,
+    "CONSTANTS_CACHE": LRUCache(1024),
+}
+"""What replaces names of `hypothesis.internal.conjecture.providers` while cases are drawn."""
+
+
+@contextlib.contextmanager
+def _without_constants_of_modules() -> Iterator[None]:
+    """Keep Hypothesis from drawing numbers that stand in the source of imported modules.
+
+    There is no setting for it. These numbers would let the cases of a seed depend on which modules
+    are imported, and on whether attnspec is installed from a wheel or from a checkout, whose
+    hundreds of files are parsed for them, in seconds. A version that has none of these names draws
+    as it does.
+    """
+    replaced = {
+        name: getattr(providers, name)
+        for name in _CONSTANTS_OF_HYPOTHESIS
+        if hasattr(providers, name)
+    }
+    for name in replaced:
+        setattr(providers, name, _CONSTANTS_OF_HYPOTHESIS[name])
+    try:
+        yield
+    finally:
+        for name, own in replaced.items():
+            setattr(providers, name, own)

@@ -3,7 +3,9 @@
 from dataclasses import replace
 
 import pytest
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from hypothesis.internal.conjecture import providers
 
 from attnspec.conformance import laws
 from attnspec.conformance.attention.strategies import PATIENCE, cases
@@ -47,6 +49,21 @@ def test_other_efforts_leave_nothing_behind(tmp_path, monkeypatch):
     budget = replace(BUDGETS[Effort.STANDARD], examples=200)
     assert explored(budget, None, "a law") == explored(budget, None, "a law")
     assert not list(tmp_path.iterdir())
+
+
+def test_cases_do_not_depend_on_the_modules_that_are_imported(monkeypatch):
+    """Hypothesis draws numbers from the source of modules that are not installed, if it may."""
+    parsed = []
+    local = providers._get_local_constants
+    monkeypatch.setattr(providers, "_get_local_constants", lambda: parsed.append(1) or local())
+    budget = replace(BUDGETS[Effort.STANDARD], examples=200)
+    drawn = []
+    explore(drawn.append, st.integers(0, 10**6), budget, 1)
+    assert len(drawn) == 200
+    assert parsed == []
+    # a user's own tests draw as before
+    given(st.integers(0, 10**6))(settings(max_examples=200, database=None)(lambda number: None))()
+    assert parsed
 
 
 def subject_that_claims(condition):
