@@ -1,5 +1,6 @@
 """The state of torch in which a call is made: enter it, and read it."""
 
+import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -79,10 +80,21 @@ def default_dtype(dtype: torch.dtype | None) -> Iterator[None]:
 @contextmanager
 def deterministic_algorithms() -> Iterator[None]:
     """Let torch use deterministic algorithms alone in a block, and warn where it has none."""
-    before = torch.are_deterministic_algorithms_enabled()
-    warns = torch.is_deterministic_algorithms_warn_only_enabled()
-    torch.use_deterministic_algorithms(True, warn_only=True)
+    before = torch.get_deterministic_debug_mode()
+    _set_deterministic(1)
     try:
         yield
     finally:
-        torch.use_deterministic_algorithms(before, warn_only=warns)
+        _set_deterministic(before)
+
+
+def _set_deterministic(mode: int) -> None:
+    """Set torch's mode of deterministic algorithms: 0 for off, 1 with warnings, 2 with errors.
+
+    `torch.use_deterministic_algorithms` sets the compiler's mode as well, and imports the compiler
+    for it, in a second; so it is called only if something else has imported the compiler.
+    """
+    if "torch._inductor.config" in sys.modules:
+        torch.use_deterministic_algorithms(mode > 0, warn_only=mode == 1)
+    else:
+        torch.set_deterministic_debug_mode(mode)
