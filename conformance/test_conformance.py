@@ -5,6 +5,7 @@ Each subject is judged in a process of its own, whatever process the item is in.
 """
 
 import functools
+import gc
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -33,8 +34,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         raise pytest.UsageError(planned["refused"])
     subjects = [PlannedSubject.from_data(each) for each in planned["planned"]]
     laws = metafunc.config.getoption("--laws")
-    items = shared(tasks(subjects, laws), workers(metafunc.config)) if subjects else []
+    stops = bool(metafunc.config.getoption("maxfail"))
+    ordered = tasks(subjects, laws) if subjects else []
+    items = shared(ordered, workers(metafunc.config), stops=stops) if subjects else []
     metafunc.parametrize("task", [pytest.param(each, id=each.id) for each in items])
+    gc.freeze()  # all that was imported stays
+    gc.enable()
 
 
 @functools.cache

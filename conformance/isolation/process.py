@@ -189,6 +189,7 @@ def _serve(
     """Handle requests in the process until the connection closes."""
     _detach(output, memory)
     gc.freeze()  # objects inherited by the fork are never freed: the collector can skip them
+    gc.enable()
 
     def send_note(tag: bytes, body: bytes) -> None:
         connection.send_bytes(tag + body)

@@ -61,6 +61,7 @@ class TaskRunner:
     _process: Process | None = field(default=None, init=False)
     _hangs: Counter[str] = field(default_factory=Counter, init=False)
     _load_errors: dict[str, list[str]] = field(default_factory=dict, init=False)
+    _has_failed: bool = field(default=False, init=False)
 
     def run(self, task: Task) -> Record:
         """Run one task; nothing that the subject does raises here or affects the next task."""
@@ -90,8 +91,7 @@ class TaskRunner:
             self.end()
             return _not_loaded(task, result["load_error"])
         record = Record.from_json(result["record"])
-        if record.outcome is Outcome.FAILED:
-            _import_diagnosis()
+        self._has_failed |= record.outcome is Outcome.FAILED
         if result["exhausted"]:
             self.end()  # frees the memory that it still holds before the next law
         return record
@@ -105,6 +105,8 @@ class TaskRunner:
     def _worker(self, group: str) -> Process:
         if self._process is None or self._group != group:
             self.end()
+            if self._has_failed:
+                _import_diagnosis()
             self._process, self._group = Process(reply, self.memory, self.method), group
         return self._process
 

@@ -4,6 +4,9 @@ Every pytest run on a machine that has attnspec installed imports it, so it impo
 attnspec only when it needs it.
 """
 
+import atexit
+import gc
+import os
 import time
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
@@ -40,6 +43,18 @@ def pytest_configure(config: pytest.Config) -> None:
     """Register the collector of records, in the process that reports and not in workers."""
     if not hasattr(config, "workerinput"):
         config.pluginmanager.register(Collector(config), "attnspec-collector")
+    elif config.getoption("--attnspec-plan"):
+        _hurry()
+
+
+def _hurry() -> None:
+    """Spare a worker of `attnspec check` the work on millions of objects that live until its end.
+
+    These are the modules of torch and the laws. During the imports the garbage collector would go
+    through them again and again, and the interpreter would free them one by one, in a second.
+    """
+    gc.disable()  # until `test_conformance` has planned the run
+    atexit.register(os._exit, 0)  # runs after all that is registered later
 
 
 def workers(config: pytest.Config) -> int:

@@ -145,23 +145,28 @@ class Task:
         return f"{self.law.clauses[0]}/{self.law.name}/{self.subject.name}{known}"
 
 
-def shared(tasks: Sequence[Task], workers: int) -> list[Task]:
+def shared(tasks: Sequence[Task], workers: int, *, stops: bool = False) -> list[Task]:
     """Order tasks so that workers end at the same time, and the first finds simple mistakes soon.
 
     Each worker begins with an equal share, in this order, and then takes what others have left. So
     a long law ends the shares that begin with the simple laws, and the other long laws open the
     last share: at the end of the run, one worker would try them while the others are idle.
+    If the first failure stops the run, the long laws come last instead: that failure waits for the
+    laws that other workers are trying.
 
     Args:
         tasks: those of a run, in the order of the laws; returned as they are if several groups
             of subjects are among them, since each group has a process of its own.
         workers: how many processes share them.
+        stops: whether the first failure stops the run.
     """
     groups = {getattr(task.subject, "group", None) for task in tasks}
     if workers == 1 or len(groups) > 1:
         return list(tasks)
     long = [task for task in tasks if task.law.is_long]
     others = [task for task in tasks if not task.law.is_long]
+    if stops:
+        return [*others, *long]
     of_first_law = sum(task.law is long[0].law for task in long)
     start_of_last = len(tasks) - math.ceil(len(tasks) / workers)
     place = max(0, start_of_last - of_first_law)

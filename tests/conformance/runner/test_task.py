@@ -44,6 +44,15 @@ def test_the_order_stays_for_one_worker_and_where_no_law_is_long():
     assert [each.id for each in shared(short, 2)] == [each.id for each in short]
 
 
+def test_the_long_laws_come_last_if_the_first_failure_stops_the_run():
+    before = planned("eager")
+    items = shared(before, 2, stops=True)
+    is_long = [each.law.is_long for each in items]
+    assert is_long == sorted(is_long)
+    assert sorted(each.id for each in items) == sorted(each.id for each in before)
+    assert items[0].id == before[0].id
+
+
 def test_the_long_laws_are_those_that_choose_their_cases():
     long = {each.clauses[0] for each in laws.load().values() if each.is_long}
     of_operators = {"LNM-14", "ACT-11", "RMS-14", "ROT-21", "GLU-9", "MOE-16", "MOE-17"}
