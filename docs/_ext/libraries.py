@@ -1,6 +1,7 @@
 """Sphinx: how attention functions of libraries differ, from what the probe has found."""
 
 import functools
+import json
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -204,9 +205,20 @@ def register_labels(app: Sphinx, doctree: nodes.document) -> None:
                 labels.anonlabels[identifier] = (app.env.docname, identifier)
 
 
+def shorten_download(app: Sphinx, error: Exception | None) -> None:
+    """Leave the calls out of the file that is offered, nine tenths of it: the page shows them."""
+    if error is not None or app.builder.name != "html":
+        return
+    for path in Path(app.outdir, "_downloads").rglob(STORED.name):
+        stored = json.loads(path.read_text(encoding="utf-8"))
+        short = [{key: each[key] for key in each if key != "findings"} for each in stored]
+        path.write_text(json.dumps(short, indent=1), encoding="utf-8")
+
+
 def setup(app: Sphinx) -> ExtensionMetadata:
     """Register the directive."""
     app.setup_extension("building")
     app.add_directive("libraries", Libraries)
     app.connect("doctree-read", register_labels)
+    app.connect("build-finished", shorten_download)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

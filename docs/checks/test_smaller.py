@@ -87,19 +87,38 @@ def test_coordinates_are_rounded_and_nothing_else():
         'style="stroke-width: 0.8125"/><text x="1.23456" transform="scale(0.015625)">3.14159</text>'
     )
     assert smaller.rounded(figure) == (
-        '<svg><path d="M 23.39 -36.02 L 0 5" style="stroke-width: 0.8125"/>'
+        '<svg><path d="M23.39 -36.02L0 5" style="stroke-width: 0.8125"/>'
         '<text x="1.23" transform="scale(0.015625)">3.14159</text>'
     )
 
 
+def test_looks_that_parts_of_a_figure_share_are_classes():
+    one = '<path d="M 0 0 L 1.5 0 L 1.5 2 L 0 2 L 0 0" clip-path="url(#p1)" style="fill: #fff"/>'
+    other = '<path id="line" d="M 0 0 L 1 2" clip-path="url(#p1)" style="fill: #000"/>'
+    figure = f'<svg><style>*{{}}</style><clipPath id="p1"/>{one}{one}{other}</svg>'
+    drawn = '<path d="M0 0H1.5V2H0z" class="a0"/>'
+    assert smaller.rounded(figure) == (
+        "<svg><style>*{}.a0{clip-path:url(#p1);fill:#fff}</style>"
+        f'<clipPath id="p1"/>{drawn}{drawn}'
+        '<path d="M0 0L1 2" clip-path="url(#p1)" style="fill: #000"/></svg>'
+    )
+    assert smaller.rounded(smaller.rounded(figure)) == smaller.rounded(figure)
+
+
 def test_unused_parts_of_mathjax_are_removed(tmp_path):
     mathjax = tmp_path / "_static" / "mathjax"
-    for name in ("tex-chtml.js", "tex-svg.js", "output/chtml/fonts/woff-v2/a.woff", "input/x.js"):
+    fonts = "output/chtml/fonts/woff-v2"
+    for name in (
+        *("startup.js", "tex-svg.js", "input/tex.js", "input/x.js"),
+        *(f"{fonts}/MathJax_{each}-Regular.woff" for each in ("Main", "Fraktur", "SansSerif")),
+    ):
         path = mathjax / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("")
     (tmp_path / "_static" / "furo.css.map").write_text("")
     removed = {
-        path.relative_to(tmp_path / "_static").as_posix() for path in smaller.prune(tmp_path)
+        path.relative_to(tmp_path / "_static").as_posix()
+        for path in smaller.prune(tmp_path, [r"a formula \(x^\mathsf{T}\)"])
     }
-    assert removed == {"mathjax/tex-svg.js", "mathjax/input", "mathjax/input/x.js", "furo.css.map"}
+    unused = {"mathjax/tex-svg.js", "mathjax/input/x.js", "furo.css.map"}
+    assert removed == unused | {f"mathjax/{fonts}/MathJax_Fraktur-Regular.woff"}
