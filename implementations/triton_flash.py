@@ -1,8 +1,10 @@
 """Flash attention in Triton: the claims of the kernels of `triton_kernels`."""
 
 import os
+from importlib.metadata import version
 from typing import cast
 
+import numpy as np
 import torch
 from jaxtyping import Float
 
@@ -87,12 +89,36 @@ def attention(
     return results if return_lse else results[0]
 
 
-def unavailable() -> str | None:
-    """Return the reason why the kernels cannot run on this machine, or None."""
+def interpreter_fails() -> str | None:
+    """Return the reason why Triton's interpreter cannot run loops of kernels, or None.
+
+    Before version 3.7, it converts the bound of a loop, an array with one element, by `int`, which
+    NumPy refuses since version 2.4.
+    """
+    installed = tuple(int(each) for each in version("triton").split(".")[:2])
+    if installed >= (3, 7):
+        return None
+    try:
+        int(np.zeros(1))
+    except TypeError:
+        return (
+            f"the interpreter of Triton {version('triton')} fails in loops with NumPy "
+            f"{np.__version__}: install triton>=3.7"
+        )
+    return None
+
+
+def without_triton() -> str | None:
+    """Return the reason why no kernel can run on this machine, or None."""
     without_device = no_device()
     if missing("triton") or IS_INTERPRETED or without_device is None:
         return missing("triton")
     return f"{without_device}, and TRITON_INTERPRET=1 is not set"
+
+
+def unavailable() -> str | None:
+    """Return the reason why the kernels cannot run on this machine, or None."""
+    return without_triton() or (interpreter_fails() if IS_INTERPRETED else None)
 
 
 def supports(case: Case) -> str | None:

@@ -1,6 +1,6 @@
 """An RMSNorm in Triton, one program for each row."""
 
-from attnspec.implementations.triton_rows import DTYPES, few_rows, rms_norm, unavailable
+from attnspec.implementations.triton_rows import DTYPES, few_rows, rms_norm, without_triton
 from attnspec.spec.rms_norm import RMSNormImplementation
 
 IMPLEMENTATION = RMSNormImplementation(
@@ -8,5 +8,5 @@ IMPLEMENTATION = RMSNormImplementation(
     function=rms_norm,
     dtypes=DTYPES,
     supports=few_rows,
-    unavailable=unavailable,
+    unavailable=without_triton,
 )

@@ -1,6 +1,6 @@
 """Rotary positions in Triton, one program for each head of each token."""
 
-from attnspec.implementations.triton_rows import DTYPES, few_tokens, rotary, unavailable
+from attnspec.implementations.triton_rows import DTYPES, few_tokens, rotary, without_triton
 from attnspec.spec.rotary import RotaryImplementation
 
 IMPLEMENTATION = RotaryImplementation(
@@ -9,5 +9,5 @@ IMPLEMENTATION = RotaryImplementation(
     features=frozenset({"base"}),
     dtypes=DTYPES,
     supports=few_tokens,
-    unavailable=unavailable,
+    unavailable=without_triton,
 )

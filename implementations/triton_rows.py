@@ -4,9 +4,9 @@ from typing import Any
 
 import torch
 
-from attnspec.implementations.triton_flash import DTYPES, IS_INTERPRETED, unavailable
+from attnspec.implementations.triton_flash import DTYPES, IS_INTERPRETED, without_triton
 
-__all__ = ["DTYPES", "few_rows", "few_tokens", "rms_norm", "rotary", "unavailable"]
+__all__ = ["DTYPES", "few_rows", "few_tokens", "rms_norm", "rotary", "without_triton"]
 
 MOST_ROWS = 400
 """Rows in a call of the interpreter: a row takes about a millisecond."""

@@ -1,18 +1,24 @@
 """The flash attention in Triton: what it refuses anywhere, and its results where Triton is."""
 
+import contextlib
 import importlib.util
 import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 
 from attnspec.implementations import framework_names, load, triton_flash
+from attnspec.implementations.frameworks import missing
 from attnspec.spec import Case
 
 ONES = torch.ones(1, 1, 2, 4)
+LACKS = missing("triton") or triton_flash.interpreter_fails()
+NEEDS_INTERPRETER = pytest.mark.skipif(LACKS is not None, reason=str(LACKS))
 
 AGAINST_THE_FORMULA = """
 import itertools
@@ -77,7 +83,29 @@ class TestAvailability:
         assert triton_flash.unavailable() is None
         monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
         monkeypatch.setattr(triton_flash, "IS_INTERPRETED", True)
+        monkeypatch.setattr(triton_flash, "version", lambda name: "3.9.0")
         assert triton_flash.unavailable() is None
+
+    @pytest.mark.parametrize("accepts", [False, True])
+    def test_with_an_interpreter_that_numpy_stops(self, accepts, monkeypatch):
+        monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
+        monkeypatch.setattr(triton_flash, "IS_INTERPRETED", True)
+        monkeypatch.setattr(triton_flash, "version", lambda name: "3.6.0")
+        # a number in place of an array with one element, as NumPy before 2.4 converts it
+        zeros = float if accepts else np.ones
+        numpy = SimpleNamespace(zeros=zeros, __version__="2.4.6")
+        monkeypatch.setattr(triton_flash, "np", numpy)
+        reason = triton_flash.unavailable()
+        if accepts:
+            assert reason is None
+        else:
+            with contextlib.suppress(TypeError):
+                int(np.ones(1))
+                pytest.skip("this NumPy converts arrays with one element")
+            assert reason == (
+                "the interpreter of Triton 3.6.0 fails in loops with NumPy 2.4.6: "
+                "install triton>=3.7"
+            )
 
 
 class TestSupports:
@@ -116,7 +144,7 @@ def test_types_and_widths_that_it_does_not_have_are_refused():
         triton_flash.attention(wide, wide, wide)
 
 
-@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="no module triton")
+@NEEDS_INTERPRETER
 def test_the_interpreter_gives_the_results_of_the_formula():
     command = [sys.executable, "-P", "-W", "error", "-c", AGAINST_THE_FORMULA]
     environment = os.environ | {"TRITON_INTERPRET": "1"}
@@ -147,7 +175,7 @@ print(record.outcome)
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="no module triton")
+@NEEDS_INTERPRETER
 @pytest.mark.parametrize("code", PLANTED, ids=["none", "mask of the tile", "no rescale"])
 def test_the_suite_finds_bugs_planted_in_the_kernels(code, tmp_path):
     source = Path(triton_flash.__file__).with_name("triton_kernels.py").read_text()
