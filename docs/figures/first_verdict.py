@@ -24,7 +24,7 @@ patterns = {
     "got": my_kernels.attention(query, key, identity, is_causal=True)[0, 0],
 }
 
-figure, grid = plt.subplots(1, 2, figsize=(5.2, 2.9), layout="constrained")
+figure, grid = plt.subplots(1, 2, figsize=(3.8, 2.4), layout="constrained")
 for axes, (title, weights) in zip(grid, patterns.items(), strict=True):
     shown = weights.masked_fill(weights == 0, torch.nan)
     axes.set_facecolor("#e8eaed")
@@ -41,4 +41,4 @@ for axes, (title, weights) in zip(grid, patterns.items(), strict=True):
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
 grid[0].set_ylabel("query")
-figure.colorbar(drawn, ax=grid, label="attention weight", shrink=0.8, aspect=25)
+figure.colorbar(drawn, ax=grid, label="attention weight", shrink=0.7, aspect=20)

@@ -14,7 +14,7 @@ rows = {
     "RMSNorm": rms_norm(row, one, epsilon=1e-5),
 }
 
-figure, parts = plt.subplots(1, 3, figsize=(4.6, 2.0), layout="constrained", width_ratios=(1, 1, 1))
+figure, parts = plt.subplots(1, 3, figsize=(3.8, 2.0), layout="constrained", width_ratios=(1, 1, 1))
 for axes, (name, values) in zip(parts, rows.items(), strict=True):
     axes.bar(range(6), values[0], color="#1f4e79")
     axes.axhline(0, color="#999999", lw=0.8)
