@@ -60,9 +60,11 @@ _OPERATORS = (
     *("llama_mlp", "gemma_mlp", "phi3_mlp"),
     *("mixtral_router", "gpt_oss_router", "mixtral_experts", "gpt_oss_experts"),
     *("torch_softmax", "huggingface_bert", "torch_transformer", "huggingface_bart"),
-    *("packed_eager", "packed_nested", "packed_flex"),
+    *("packed_eager", "packed_nested"),
     *("paged_eager", "paged_transformers"),
 )
+_LONG_OPERATORS = ("packed_flex",)
+"""Operators that a run includes only if it names them: torch traces each shape of this one."""
 
 
 def names() -> tuple[str, ...]:
@@ -149,7 +151,12 @@ def load_sampler(name: str) -> SamplerImplementation:
 
 
 def operator_names() -> tuple[str, ...]:
-    """Return the names of the operators, which a run includes only if it names them."""
+    """Return every name that `load_operator` takes: of a run, then those that take minutes."""
+    return (*_OPERATORS, *_LONG_OPERATORS)
+
+
+def operators_of_a_run() -> tuple[str, ...]:
+    """Return the names of the operators that a run of all implementations includes."""
     return _OPERATORS
 
 
@@ -159,7 +166,7 @@ def load_operator(name: str) -> Any:
     Raises:
         KeyError: if the name is not registered; lists the registered names.
     """
-    return _load("operator", name, _OPERATORS)
+    return _load("operator", name, operator_names())
 
 
 _ATTRIBUTE = {"tokenizer": "TOKENIZER", "sampler": "SAMPLER"}

@@ -48,7 +48,9 @@ def paged(
     from transformers.integrations.eager_paged import eager_paged_attention_forward
 
     counts, used = cu_seq_q.diff().tolist(), seqused_k.tolist()
-    if window_size not in (CAUSAL, EVERYWHERE) or (window_size == EVERYWHERE and max_q > 1):
+    # a single query reads all keys either way; max_q may be larger than every number of queries
+    is_hiding = window_size == EVERYWHERE and max(counts, default=0) > 1
+    if window_size not in (CAUSAL, EVERYWHERE) or is_hiding:
         raise ValueError(f"window_size must be {CAUSAL}, got {window_size}")
     total = int(cu_seq_q[-1])
     pages, page_size = key.shape[:2]

@@ -210,8 +210,10 @@ def list_everything() -> None:
     typer.echo("Implementations of further libraries, which a run includes only if it names them")
     for library, names in implementations.framework_names().items():
         typer.echo(f"  {library}: {', '.join(names)}")
-    typer.echo("Operators, which a run includes only if it names them")
-    typer.echo(f"  {', '.join(implementations.operator_names())}")
+    listed = set(every_name())
+    others = [name for name in implementations.operator_names() if name not in listed]
+    typer.echo("Operators that take minutes, which a run includes only if it names them")
+    typer.echo(f"  {', '.join(others)}")
     typer.echo("Laws")
     for law in laws.load().values():
         typer.echo(f"  {', '.join(law.clauses):<16} {law.name}")

@@ -1,7 +1,7 @@
 """The matrix of clauses by implementation, and the lines that a run prints below it."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from rich.console import Console
 from rich.table import Table
@@ -29,6 +29,9 @@ SYMBOLS = {
 
 LONG = 40
 """Length in characters from which a name is folded, so that it leaves room for other columns."""
+
+WIDEST = 8
+"""Maximum number of subjects of which one table shows all clauses."""
 
 LEAST_SHARE = 0.25
 """Share of the broken laws of a subject that another profile must explain to be named.
@@ -77,7 +80,8 @@ def print_matrix(records: Sequence[Record], console: Console, *, is_whole: bool 
     subjects = list(dict.fromkeys(record.subject for record in present))
     if subjects:
         if is_whole:
-            console.print(_clauses(present, subjects))
+            for table in _clauses(present, subjects):
+                console.print(table)
         console.print(_counts(present, subjects))
     for line in figures(present):
         console.print(escape_controls(line), highlight=False, markup=False)
@@ -249,7 +253,29 @@ def _with_one_level(counts: Counter[str]) -> Counter[str]:
     return Counter({_LEVELS[-1]: sum(counts[level] for level in levels)}) + others
 
 
-def _clauses(records: Sequence[Record], subjects: Sequence[str]) -> Table:
+def _clauses(records: Sequence[Record], subjects: Sequence[str]) -> list[Table]:
+    """Return the matrix; of many subjects, a table for the clauses of each kind of subject."""
+    known = all_clauses()
+    order = {identifier: place for place, identifier in enumerate(known)}
+    cells: dict[str, dict[str, list[Outcome]]] = {}
+    for record in records:
+        for identifier in record.clauses:
+            row = cells.setdefault(identifier, {})
+            row.setdefault(record.subject, []).append(record.outcome)
+    groups: dict[tuple[str, ...], list[str]] = {}
+    for identifier in sorted(cells, key=lambda clause: order.get(clause, len(order))):
+        columns = [
+            each for each in subjects if len(subjects) <= WIDEST or each in cells[identifier]
+        ]
+        groups.setdefault(tuple(columns), []).append(identifier)
+    return [
+        _clauses_of(columns, {each: cells[each] for each in identifiers})
+        for columns, identifiers in groups.items()
+    ]
+
+
+def _clauses_of(subjects: Sequence[str], cells: Mapping[str, Mapping[str, list[Outcome]]]) -> Table:
+    """Return a row for each clause, with the worst outcome of each subject."""
     table = Table(title="Clause by implementation", title_justify="left", pad_edge=False)
     table.add_column("clause", no_wrap=True)
     table.add_column("", overflow="ellipsis", no_wrap=True, max_width=44, style="dim")
@@ -259,15 +285,8 @@ def _clauses(records: Sequence[Record], subjects: Sequence[str]) -> Table:
         name = Text(escape_controls(subject), overflow="fold")
         table.add_column(name, justify="center", no_wrap=not is_long, max_width=width)
     known = all_clauses()
-    order = {identifier: place for place, identifier in enumerate(known)}
-    cells: dict[str, dict[str, list[Outcome]]] = {}
-    for record in records:
-        for identifier in record.clauses:
-            row = cells.setdefault(identifier, {})
-            row.setdefault(record.subject, []).append(record.outcome)
-    for identifier in sorted(cells, key=lambda clause: order.get(clause, len(order))):
+    for identifier, row in cells.items():
         title = known[identifier].title if identifier in known else ""
-        row = cells[identifier]
         table.add_row(
             Text(escape_controls(identifier)),
             title,

@@ -79,6 +79,7 @@ def every_name() -> tuple[str, ...]:
 
     names = ["reference", *implementations.names(), *implementations.model_names()]
     names += [*implementations.tokenizer_names(), *implementations.sampler_names()]
+    names += implementations.operators_of_a_run()
     names += [each.name for each in entry_points(group=ENTRY_POINTS)]
     return tuple(dict.fromkeys(names))
 

@@ -29,6 +29,10 @@ _TITLES = {
     SubjectKind.GATED_MLP: "Gated MLPs",
     SubjectKind.ROUTER: "Routers",
     SubjectKind.EXPERTS: "Experts",
+    SubjectKind.ONLINE_SOFTMAX: "Online softmax",
+    SubjectKind.SOFTMAX_MERGE: "Merging of softmax parts",
+    SubjectKind.ADDITIVE_ATTENTION: "Additive attention",
+    SubjectKind.BERT: "BERTs",
     SubjectKind.PACKED: "Packed attention",
     SubjectKind.PAGED: "Paged attention",
 }

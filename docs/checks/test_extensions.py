@@ -16,11 +16,14 @@ sys.path.insert(0, str(EXTENSIONS))
 import citations  # noqa: E402  (found by the line above)
 import clause_index  # noqa: E402
 import comparison  # noqa: E402
+import evidence  # noqa: E402
 import laws  # noqa: E402
 import printed  # noqa: E402
 import reference_code  # noqa: E402
 import search_terms  # noqa: E402
 import tokenizer_tables  # noqa: E402
+
+from attnspec.conformance.subjects.kinds import SubjectKind  # noqa: E402
 
 CLAUSE = """\
 # A chapter
@@ -318,3 +321,7 @@ def test_a_text_is_divided_by_each_kind_of_tokenizer():
 def test_the_text_that_comes_back_is_judged(text, answers):
     made = list(tokenizer_tables.divisions(text))[:5]
     assert [tokenizer_tables.comes_back(each, text) for each in made] == answers
+
+
+def test_the_matrix_has_a_section_for_each_kind_of_subject():
+    assert set(evidence._TITLES) == set(SubjectKind)

@@ -11,7 +11,6 @@ from attnspec.conformance import laws
 from attnspec.conformance.operators.subjects import subject_of_operator
 from attnspec.conformance.report.record import Outcome
 from attnspec.conformance.runner.check import check
-from attnspec.conformance.runner.effort import Effort
 from attnspec.implementations import compiled_operators, transformers_rotary
 from attnspec.spec.profiles import Float64Precision
 from attnspec.spec.rotary import AnglePrecision
@@ -40,17 +39,6 @@ def test_a_law_holds(name, law):
     clamps = "GLU-4" in LAWS[law].clauses
     expected = Outcome.NOT_CLAIMED if is_unclaimed or clamps else Outcome.PASSED
     assert record.outcome is expected, record.message
-
-
-@pytest.mark.rotating
-@pytest.mark.parametrize("name", dict.fromkeys(name for name, _ in TRIALS))
-def test_an_operator_conforms_in_a_run_of_effort_standard(name):
-    """With its wide and its drawn cases, for which the run of all implementations has no time."""
-    subject = subject_of_operator(implementations.load_operator(name))
-    for law in LAWS.values():
-        if law.judges == subject.implementation.operator:
-            record = check(law, subject, Effort.STANDARD, seed=0)
-            assert record.outcome in (Outcome.PASSED, Outcome.NOT_CLAIMED), record.message
 
 
 @pytest.mark.rotating

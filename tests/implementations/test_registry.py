@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from attnspec import implementations
+from attnspec.conformance.runner.targets import every_name
 from attnspec.spec import (
     Implementation,
     ModelImplementation,
@@ -25,6 +26,14 @@ def test_every_name_loads_its_kind():
         for name in names():
             assert isinstance(load(name), kind)
             assert load(name).name == name
+
+
+def test_a_run_includes_the_operators_but_those_that_take_minutes():
+    every, of_a_run = implementations.operator_names(), implementations.operators_of_a_run()
+    assert set(every) - set(of_a_run) == {"packed_flex"}
+    assert set(of_a_run) <= set(every_name())
+    assert "packed_flex" not in every_name()
+    assert implementations.load_operator("packed_flex").name == "packed_flex"
 
 
 def test_an_unknown_name_lists_those_that_are_known():
