@@ -73,13 +73,14 @@ def grown(case: ModelCase, growth: Growth, dice: random.Random) -> ModelCase:
     )
 
 
-def grown_cases(law: str, pinned: Sequence[ModelCase], seed: int) -> list[ModelCase]:
-    """Return pinned cases at large sizes: a long one, and one of another growth.
+def grown_cases(law: str, pinned: Sequence[ModelCase], seed: int, count: int) -> list[ModelCase]:
+    """Return pinned cases at large sizes, each of another growth.
 
     Args:
         law: the name of the law.
         pinned: its pinned cases.
-        seed: selects them, and their sizes.
+        seed: selects them, their growth and their sizes.
+        count: how many to return, as many as there are growths at most.
     """
     dice = random.Random(f"{seed}/{law}")
     small = [
@@ -89,5 +90,6 @@ def grown_cases(law: str, pinned: Sequence[ModelCase], seed: int) -> list[ModelC
     ]
     if law in SMALL_BY_NATURE or not small:
         return []
-    other = dice.choice((Growth.LAYERS, Growth.IDS))
-    return [grown(dice.choice(small), growth, dice) for growth in (Growth.TOKENS, other)]
+    # half of the laws meet many tokens, a quarter each of the others
+    growths = dict.fromkeys([dice.choice((Growth.TOKENS, *Growth)), *Growth])
+    return [grown(dice.choice(small), growth, dice) for growth in list(growths)[:count]]

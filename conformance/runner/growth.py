@@ -10,8 +10,8 @@ from attnspec.conformance.models.case import ModelCase
 from attnspec.conformance.runner.effort import Effort
 from attnspec.spec import Case, ModelImplementation
 
-COUNTS = {Effort.STANDARD: 1, Effort.THOROUGH: 4}
-"""Grown cases of a law of attention at each effort."""
+COUNTS = {Effort.STANDARD: 1, Effort.THOROUGH: 3}
+"""Grown cases of a law at each effort."""
 
 
 def grows(law: Law, subject: Any, effort: Effort | None) -> bool:
@@ -36,6 +36,7 @@ def grown_cases(law: Law, subject: Any, effort: Effort, seed: int) -> list[Any]:
         effort: how many to return.
         seed: selects them, and their sizes.
     """
+    count = COUNTS[effort]
     if isinstance(subject, Subject):
 
         def fit(case: Case) -> Case | None:
@@ -43,9 +44,8 @@ def grown_cases(law: Law, subject: Any, effort: Effort, seed: int) -> list[Any]:
             return fitted if subject.refuses(fitted) is None else None
 
         pinned = [case for case in law.pinned if isinstance(case, Case)]
-        count = COUNTS[effort]
         return list(
             growth_of_calls.grown_cases(law.name, pinned, seed, count, cost=law.cost, fit=fit)
         )
     models = [case for case in law.pinned if isinstance(case, ModelCase)]
-    return list(growth_of_models.grown_cases(law.name, models, seed))
+    return list(growth_of_models.grown_cases(law.name, models, seed, count))
