@@ -33,6 +33,7 @@ _TITLES = {
     SubjectKind.SOFTMAX_MERGE: "Merging of softmax parts",
     SubjectKind.ADDITIVE_ATTENTION: "Additive attention",
     SubjectKind.BERT: "BERTs",
+    SubjectKind.ENCODER_DECODER: "Encoder-decoders",
     SubjectKind.PACKED: "Packed attention",
     SubjectKind.PAGED: "Paged attention",
 }
