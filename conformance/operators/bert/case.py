@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from hypothesis import strategies as st
 
-from attnspec.conformance.operators.rms_norm.case import normal
+from attnspec.conformance.operators.rows_case import normal
 from attnspec.spec.encoder import BertConfig
 
 ACTS = ("gelu", "gelu_new", "relu")

@@ -8,7 +8,8 @@ import torch
 from hypothesis import strategies as st
 
 from attnspec.conformance.attention.layouts import lay_out
-from attnspec.conformance.operators.gated_mlp.case import Content, normal, weights
+from attnspec.conformance.operators.gated_mlp.case import Content, weights
+from attnspec.conformance.operators.rows_case import normal
 from attnspec.spec import Layout
 
 

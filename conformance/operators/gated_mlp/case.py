@@ -1,15 +1,14 @@
 """Cases of a gated MLP: shapes, storage types and contents."""
 
-import zlib
 from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from typing import Any
 
 import torch
 from hypothesis import strategies as st
-from jaxtyping import Float64
 
 from attnspec.conformance.attention.layouts import lay_out
+from attnspec.conformance.operators.rows_case import normal
 from attnspec.spec import Layout
 
 
@@ -105,12 +104,6 @@ def weights(
         result["up_bias"] = size * normal(seed, "up_bias", *lead, d_inner)
         result["down_bias"] = normal(seed, "down_bias", *lead, d_model)
     return result
-
-
-def normal(seed: int, purpose: str, *shape: int) -> Float64[torch.Tensor, "..."]:
-    """Return standard normal numbers for one purpose of a case."""
-    generator = torch.Generator().manual_seed(zlib.crc32(f"{seed}/{purpose}".encode()))
-    return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
 
 def cases(subject: Any, **fixed: Any) -> st.SearchStrategy[GatedMLPCase]:

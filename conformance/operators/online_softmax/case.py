@@ -9,7 +9,7 @@ import torch
 from hypothesis import strategies as st
 
 from attnspec.conformance.attention.layouts import lay_out
-from attnspec.conformance.operators.rms_norm.case import normal
+from attnspec.conformance.operators.rows_case import normal
 from attnspec.spec import Layout
 from attnspec.spec.online_softmax import LogBase
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 from hypothesis import strategies as st
-from jaxtyping import Float64
 
 from attnspec.conformance.attention.layouts import lay_out
+from attnspec.conformance.operators.rows_case import normal
 from attnspec.spec import Layout
 from attnspec.spec.rotary import RotaryScaling, ScalingKind
 
@@ -120,12 +120,6 @@ class RotaryCase:
 
 
 _SAID = ("rotary_dim", "base", "scaling", "places", "start", "layout", "backward", "seed")
-
-
-def normal(seed: int, purpose: str, *shape: int) -> Float64[torch.Tensor, "..."]:
-    """Return standard normal numbers for one purpose of a case."""
-    generator = torch.Generator().manual_seed(zlib.crc32(f"{seed}/{purpose}".encode()))
-    return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
 
 SCALINGS = (
