@@ -84,7 +84,7 @@ class InPlace(Steps):
 _GRADIENTS = "every-gradient-of-an-encoder-equals-the-definition"
 
 
-@encoder_mistake("ENC-03", killed_by=_GRADIENTS, source=f"{GITHUB}/paiml/entrenar/issues/314")
+@encoder_mistake("own-enc-one-use-of-the-table", killed_by=_GRADIENTS)
 class OneUseOfTheTable(Steps):
     title = "the token table gets the gradient of the embeddings alone, not that of the head"
 
