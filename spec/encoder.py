@@ -81,8 +81,9 @@ class BuildBert(Protocol):
 class BertImplementation(OperatorImplementation):
     """A BERT and its claims, as data.
 
-    The features are those of the model's options: `padding`, `token_types`, `hidden_states` and
-    `pooler`.
+    The features are those of the model's options, `padding`, `token_types`, `hidden_states` and
+    `pooler`, and `gradients`: the logits carry gradients to the tensors of the state dictionary,
+    or to parameters of the model of the same names.
 
     Attributes:
         profile: there are no questions.
@@ -90,10 +91,9 @@ class BertImplementation(OperatorImplementation):
 
     function: BuildBert | Callable[..., Any]
     profile: BertProfile = field(default_factory=BertProfile)
-    has_gradients: bool = False
     dtypes: tuple[torch.dtype, ...] = (torch.float64, torch.float32)
 
     operator: ClassVar[str] = "bert"
     FEATURES: ClassVar[frozenset[str]] = frozenset(
-        {"padding", "token_types", "hidden_states", "pooler"}
+        {"padding", "token_types", "hidden_states", "pooler", "gradients"}
     )

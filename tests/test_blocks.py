@@ -166,6 +166,7 @@ INCLUDED = {
     "docs/examples/pronouns.py": "docs/checks/test_released.py",
     "docs/examples/repeated_words.py": "docs/learn/patterns.md",
     "docs/examples/student_bert.py": "tests/conformance/cli/test_check_model.py",
+    "docs/examples/student_transformer.py": "tests/conformance/cli/test_check_model.py",
     "docs/examples/student_gpt2.py": "tests/conformance/cli/test_check_gpt2.py",
     "docs/examples/triton_bfloat16.py": "docs/findings/triton_interpreter.md",
     "docs/examples/toy_sentences.py": "docs/learn/training.md",

@@ -42,6 +42,7 @@ class ModelRun:
         arguments: of the model, or of `start` if there are chunks.
         chunks: ids of each step; None for one call with all of them.
         places: code of each result by its name; `out` is what the call returns.
+        differentiated: names of the parameters whose gradients are computed, `gradients` by name.
     """
 
     case: Any
@@ -49,6 +50,7 @@ class ModelRun:
     arguments: Mapping[str, Any]
     chunks: tuple[torch.Tensor, ...] | None = None
     places: Mapping[str, str]
+    differentiated: tuple[str, ...] = ()
 
 
 @dataclass(kw_only=True)
@@ -97,20 +99,25 @@ class BuiltModelSubject(OperatorSubject):
         """Return the stage that computes a result, in words; empty if a message omits it."""
         raise NotImplementedError
 
-    def run_model(self, run: ModelRun, make: Any) -> Any:
+    def run_model(self, run: ModelRun, make: Any, *, with_gradients: bool = False) -> Any:
         """Call a model, and keep what is needed to repeat the call.
+
+        Args:
+            run: the call.
+            make: makes it.
+            with_gradients: whether it records gradients.
 
         Raises:
             Raised: if the function or the model raises.
         """
         self.last_model = run
 
-        def without_gradients() -> Any:
-            with torch.no_grad():
+        def in_mode() -> Any:
+            with torch.set_grad_enabled(with_gradients):
                 return make()
 
         try:
-            return self.run(OperatorCall(tensors={}, arguments=()), without_gradients)
+            return self.run(OperatorCall(tensors={}, arguments=()), in_mode)
         finally:
             self.last_call = None  # the run says more
 

@@ -11,6 +11,7 @@ import torch
 from attnspec.conformance.comparison.violation import Raised, Violation
 from attnspec.conformance.operators.additive_attention.case import AdditiveAttentionCase
 from attnspec.conformance.operators.bert.case import BertCase
+from attnspec.conformance.operators.bert.subject import BertSubject
 from attnspec.conformance.operators.built_model import BuiltModelSubject
 from attnspec.conformance.operators.encoder_decoder.case import EncoderDecoderCase
 from attnspec.conformance.operators.experts.case import ExpertsCase, RouterCase
@@ -39,7 +40,7 @@ from attnspec.conformance.runner.declare_rotary import (
     rotary_profiles,
 )
 from attnspec.spec.additive_attention import AdditiveAttentionProfile
-from attnspec.spec.encoder import BertProfile
+from attnspec.spec.encoder import BertImplementation, BertProfile
 from attnspec.spec.encoder_decoder import EncoderDecoderProfile, Sinusoids
 from attnspec.spec.experts import RouterProfile, RouterScores, RouterTies
 from attnspec.spec.gated_mlp import GatedMLPProfile, GateForm, GatePacking
@@ -239,14 +240,20 @@ _OPTIONS_OF_BERT = {
 def _features_of_bert(
     function: Callable[..., Any], _dtypes: Sequence[torch.dtype]
 ) -> frozenset[str]:
-    """Return the features whose options a model takes; none if it cannot be built."""
+    """Return the features whose options a model takes, and `gradients`; none if it is not built."""
     case = BertCase()
     try:
         model = function(case.config, case.draw_parameters())
     except Exception:  # whatever it is, a law reports it
         return frozenset()
     names = parameters_of(getattr(model, "forward", model)) or {}
-    return frozenset(feature for name, feature in _OPTIONS_OF_BERT.items() if name in names)
+    found = {feature for name, feature in _OPTIONS_OF_BERT.items() if name in names}
+    subject = BertSubject(implementation=BertImplementation(name="it", function=function))
+    # gradients are claimed if one reaches every parameter, right or wrong
+    with suppress(Raised, Violation):
+        subject.gradients(case, case.draw_parameters(), case.draw())
+        found.add("gradients")
+    return frozenset(found)
 
 
 def _is_right(implementation: Any, dtype: torch.dtype) -> bool:

@@ -33,7 +33,8 @@ def built_model_snippet(subject: BuiltModelSubject, mismatch: Mismatch | None) -
         return ""
     case = type(run.case)
     imported = subject.import_code or import_code_of(subject.implementation.function, operator)
-    place = run.places.get(mismatch.what, "out") if mismatch else "out"
+    default = "gradients" if run.differentiated else "out"
+    place = run.places.get(mismatch.what, default) if mismatch else default
     return "\n".join(
         [
             "import torch",
@@ -44,9 +45,7 @@ def built_model_snippet(subject: BuiltModelSubject, mismatch: Mismatch | None) -
             f"case = {_code(run.case)}",
             "weights = case.draw_parameters()",
             *(f"weights[{name!r}] = {literal(each)}" for name, each in changed.items()),
-            f"model = {operator}(case.config, weights)",
-            "with torch.no_grad():",
-            *(f"    {line}" for line in _calls(run)),
+            *(_backward(run, operator) if run.differentiated else _forward(run, operator)),
             f"print({place}){comment_on(mismatch, 'logits')}",
         ]
     )
@@ -67,6 +66,23 @@ def _code(case: Any) -> str:
     values = {each.name: (getattr(case, each.name), each.default) for each in fields(case)}
     given = (f"{name}={value!r}" for name, (value, default) in values.items() if value != default)
     return f"{type(case).__name__}({', '.join(given)})"
+
+
+def _forward(run: ModelRun, operator: str) -> Iterator[str]:
+    """Yield the lines that build a model and leave the result of its calls in `out`."""
+    yield f"model = {operator}(case.config, weights)"
+    yield "with torch.no_grad():"
+    yield from (f"    {line}" for line in _calls(run))
+
+
+def _backward(run: ModelRun, operator: str) -> Iterator[str]:
+    """Yield the lines that leave the gradient of each parameter in `gradients`."""
+    yield "leaves = {name: each.requires_grad_() for name, each in weights.items()}"
+    yield f"model = {operator}(case.config, leaves)"
+    yield from _calls(run)
+    yield "out.backward(case.draw_cotangent())"
+    yield 'own = dict(getattr(model, "named_parameters", dict)())'
+    yield "gradients = {name: each.grad for name, each in (own | leaves).items()}"
 
 
 def _calls(run: ModelRun) -> Iterator[str]:

@@ -99,7 +99,8 @@ def law_padding_of_states_equals_a_shorter_text(
 ) -> None:
     """ADD-4: with a mask, each text gives what it gives alone, without its padding."""
     tensors = case.draw()
-    got, bound = subject.call(tensors).double(), subject.expect(tensors).bound
+    message = f"padding to {case.keys} states changes a text"
+    got, bound = subject.judge(tensors, message).double(), subject.expect(tensors).bound
     for text, length in enumerate(case.lengths):
         alone = {
             name: each[text : text + 1, :length] if name in ("key", "value") else each

@@ -6,7 +6,7 @@ import torch
 from hypothesis import strategies as st
 
 from attnspec.conformance.comparison.close import check_close
-from attnspec.conformance.comparison.violation import Violation
+from attnspec.conformance.comparison.violation import NotClaimed, Violation
 from attnspec.conformance.laws.law import law
 from attnspec.conformance.operators.bert.case import ACTS, BertCase, cases
 from attnspec.conformance.operators.bert.subject import BertSubject
@@ -249,3 +249,46 @@ def law_an_encoder_leaves_its_parameters_as_they_are(subject: BertSubject, case:
     for name, each in given.items():
         if not torch.equal(each, weights[name]):
             raise Violation(f"{name} is written to")
+
+
+GRADIENTS = (
+    BertCase(layers=1, d_head=4, length=2, epsilon=0.25, backward=True),
+    BertCase(heads=2, length=4, epsilon=0.25, batch=2, act="relu", backward=True, seed=1),
+    BertCase(layers=2, heads=2, length=5, epsilon=0.25, act="gelu_new", backward=True, seed=2),
+    BertCase(length=3, epsilon=0.25, dtype=F32, backward=True, seed=3),
+)
+
+
+@law(
+    "ENC-14",
+    pinned=(
+        *GRADIENTS,
+        GRADIENTS[1].but(padded=True, typed=True, length=5, seed=4),
+        GRADIENTS[2].but(padded=True, batch=3, seed=5),
+    ),
+    explore=_with(backward=True, layers=1),
+    needs=("gradients",),
+    cost=4.0,
+)
+def law_every_gradient_of_an_encoder_equals_the_definition(
+    subject: BertSubject, case: BertCase
+) -> None:
+    """ENC-14: the gradient of each parameter is right, and sums both uses of the token table."""
+    weights, inputs = case.draw_parameters(), case.draw()
+    got = subject.gradients(case, weights, inputs)
+    is_evidence = True
+    # the head first, where a wrong gradient begins
+    for name, allowed in subject.expect_gradients(case, weights, inputs).items():
+        check_close(
+            got[name],
+            allowed.value,
+            allowed.bound,
+            what=f"gradient of {name}",
+            message="a gradient is wrong",
+            axes=("row", "channel")[-allowed.value.dim() :],
+        )
+        largest = float(allowed.value.abs().max())
+        # the gradient of the keys' biases is zero, and no row of an unused table has one
+        is_evidence &= largest < 1e-9 or float(allowed.bound.max()) < largest / 2
+    if not is_evidence:
+        raise NotClaimed("the bound of these gradients is wider than the gradients")

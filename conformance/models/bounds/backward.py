@@ -57,23 +57,21 @@ def gradients(
     terms: Terms = defaultdict(list)
     grad = Enclosure.exact(cotangent)
     head = "transformer.wte.weight" if config.tie_word_embeddings else "lm_head.weight"
-    terms[head].append(_outer(grad, enclosed.final.result, arithmetic))
+    terms[head].append(outer(grad, enclosed.final.result, arithmetic))
     grad = matmul(grad, Enclosure.exact(head_weight(config, exact)), arithmetic)
-    grad = _layer_norm(grad, enclosed.final, "transformer.ln_f", exact, terms, arithmetic)
+    grad = reverse_layer_norm(grad, enclosed.final, "transformer.ln_f", exact, terms, arithmetic)
     for layer in reversed(range(config.n_layer)):
         prefix = f"transformer.h.{layer}"
         grad = _block(grad, enclosed.blocks[layer], prefix, config, exact, terms, arithmetic)
-    terms["transformer.wte.weight"].append(_scatter(grad, input_ids, config.vocab_size, arithmetic))
+    terms["transformer.wte.weight"].append(scatter(grad, input_ids, config.vocab_size, arithmetic))
     positions = position_ids
     if positions is None:
         positions = torch.arange(input_ids.shape[1]).expand(input_ids.shape)
-    terms["transformer.wpe.weight"].append(
-        _scatter(grad, positions, config.n_positions, arithmetic)
-    )
-    return {name: _sum(of_weight, arithmetic) for name, of_weight in terms.items()}
+    terms["transformer.wpe.weight"].append(scatter(grad, positions, config.n_positions, arithmetic))
+    return {name: sum_terms(of_weight, arithmetic) for name, of_weight in terms.items()}
 
 
-def _sum(terms: list[Enclosure], arithmetic: Arithmetic) -> Enclosure:
+def sum_terms(terms: list[Enclosure], arithmetic: Arithmetic) -> Enclosure:
     """Return the sum of the gradients of a weight, which may be used twice."""
     result, *others = terms
     for term in others:
@@ -81,24 +79,25 @@ def _sum(terms: list[Enclosure], arithmetic: Arithmetic) -> Enclosure:
     return result
 
 
-def _flat(x: Enclosure) -> Enclosure:
+def flat(x: Enclosure) -> Enclosure:
+    """Return the rows of all texts behind one another."""
     return x.map(lambda y: y.flatten(0, -2))
 
 
-def _outer(left: Enclosure, right: Enclosure, arithmetic: Arithmetic) -> Enclosure:
+def outer(left: Enclosure, right: Enclosure, arithmetic: Arithmetic) -> Enclosure:
     """Return Σ over tokens of left ⊗ right."""
-    return matmul(_flat(left).map(lambda x: x.mT), _flat(right), arithmetic)
+    return matmul(flat(left).map(lambda x: x.mT), flat(right), arithmetic)
 
 
-def _scatter(
+def scatter(
     grad: Enclosure, rows: Int[torch.Tensor, "batch length"], count: int, arithmetic: Arithmetic
 ) -> Enclosure:
     """Add each token's gradient to its row of an embedding: a product with a matrix of 0 and 1."""
     one_hot = torch.nn.functional.one_hot(rows.flatten(), count).double()
-    return matmul(Enclosure.exact(one_hot.mT), _flat(grad), arithmetic)
+    return matmul(Enclosure.exact(one_hot.mT), flat(grad), arithmetic)
 
 
-def _linear(
+def reverse_linear(
     grad: Enclosure,
     x: Enclosure,
     name: str,
@@ -107,12 +106,12 @@ def _linear(
     arithmetic: Arithmetic,
 ) -> Enclosure:
     """Reverse xW + b."""
-    terms[f"{name}.weight"].append(_outer(x, grad, arithmetic))
-    terms[f"{name}.bias"].append(total(_flat(grad), arithmetic, 0))
+    terms[f"{name}.weight"].append(outer(x, grad, arithmetic))
+    terms[f"{name}.bias"].append(total(flat(grad), arithmetic, 0))
     return matmul(grad, Enclosure.exact(exact[f"{name}.weight"].mT), arithmetic)
 
 
-def _layer_norm(
+def reverse_layer_norm(
     grad: Enclosure,
     norm: Normalized,
     name: str,
@@ -130,9 +129,9 @@ def _layer_norm(
     """
     n = norm.unit.value.shape[-1]
     terms[f"{name}.weight"].append(
-        total(_flat(multiply(grad, norm.unit, arithmetic)), arithmetic, 0)
+        total(flat(multiply(grad, norm.unit, arithmetic)), arithmetic, 0)
     )
-    terms[f"{name}.bias"].append(total(_flat(grad), arithmetic, 0))
+    terms[f"{name}.bias"].append(total(flat(grad), arithmetic, 0))
     a = multiply(grad, Enclosure.exact(exact[f"{name}.weight"]), arithmetic)
     y, s = norm.unit, norm.deviation
     overlap = _mean(a.value * y.value)
@@ -187,23 +186,34 @@ def _block(
     arithmetic: Arithmetic,
 ) -> Enclosure:
     """Back-propagate through one block, adding the gradients of each skip path and branch."""
-    hidden = _linear(grad, block.activated, f"{prefix}.mlp.c_proj", exact, terms, arithmetic)
+    hidden = reverse_linear(grad, block.activated, f"{prefix}.mlp.c_proj", exact, terms, arithmetic)
     slope = activation_slope(block.pre_activation, config.activation_function, arithmetic)
     hidden = multiply(hidden, slope, arithmetic)
-    branch = _linear(hidden, block.ln_2.result, f"{prefix}.mlp.c_fc", exact, terms, arithmetic)
-    branch = _layer_norm(branch, block.ln_2, f"{prefix}.ln_2", exact, terms, arithmetic)
+    branch = reverse_linear(
+        hidden, block.ln_2.result, f"{prefix}.mlp.c_fc", exact, terms, arithmetic
+    )
+    branch = reverse_layer_norm(branch, block.ln_2, f"{prefix}.ln_2", exact, terms, arithmetic)
     grad = add(grad, branch, arithmetic)
-    merged = _linear(grad, block.merged_heads, f"{prefix}.attn.c_proj", exact, terms, arithmetic)
+    merged = reverse_linear(
+        grad, block.merged_heads, f"{prefix}.attn.c_proj", exact, terms, arithmetic
+    )
     heads = merged.map(lambda x: x.unflatten(-1, (config.n_head, -1)).transpose(-3, -2))
-    thirds = _attention(heads, block, block.attended, arithmetic)
+    operands = (block.query, block.key, block.value)
+    thirds = reverse_attention(heads, operands, block.attended, block.scale, arithmetic)
     joined = concatenate([merge_heads(third) for third in thirds])
-    branch = _linear(joined, block.ln_1.result, f"{prefix}.attn.c_attn", exact, terms, arithmetic)
-    branch = _layer_norm(branch, block.ln_1, f"{prefix}.ln_1", exact, terms, arithmetic)
+    branch = reverse_linear(
+        joined, block.ln_1.result, f"{prefix}.attn.c_attn", exact, terms, arithmetic
+    )
+    branch = reverse_layer_norm(branch, block.ln_1, f"{prefix}.ln_1", exact, terms, arithmetic)
     return add(grad, branch, arithmetic)
 
 
-def _attention(
-    grad: Enclosure, block: Block, attended: Attended, arithmetic: Arithmetic
+def reverse_attention(
+    grad: Enclosure,
+    operands: tuple[Enclosure, Enclosure, Enclosure],
+    attended: Attended,
+    scale: float,
+    arithmetic: Arithmetic,
 ) -> tuple[Enclosure, Enclosure, Enclosure]:
     """Reverse softmax attention: dV = PᵀdO, dP = dO Vᵀ, dS = P∘(dP − D), dQ = dS K, dK = dSᵀQ.
 
@@ -211,7 +221,7 @@ def _attention(
     its exponent then errs by 4u(|m| + ln keys + 1) at most, with |m| no larger than the row's
     largest score, whose error the weights' radius already holds; twice that radius covers both.
     """
-    p, q, k, v = attended.weights, block.query, block.key, block.value
+    p, (q, k, v) = attended.weights, operands
     p = Enclosure(p.value, 2 * p.radius)
     d_value = mix(p.map(lambda x: x.mT), grad, arithmetic)
     dp = inner(grad, v, arithmetic)
@@ -223,8 +233,8 @@ def _attention(
     scores = multiply(p, difference, arithmetic)
     # scores of hidden keys have no gradient at all
     scores = Enclosure(scores.value, scores.radius.masked_fill(p.radius == 0, 0.0))
-    d_query = _scaled(mix(scores, k, arithmetic, spare=4), block.scale)
-    d_key = _scaled(mix(scores.map(lambda x: x.mT), q, arithmetic, spare=4), block.scale)
+    d_query = _scaled(mix(scores, k, arithmetic, spare=4), scale)
+    d_key = _scaled(mix(scores.map(lambda x: x.mT), q, arithmetic, spare=4), scale)
     return d_query, d_key, d_value
 
 

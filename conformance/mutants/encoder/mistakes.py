@@ -79,3 +79,45 @@ class InPlace(Steps):
         table = self.weights["bert.embeddings.word_embeddings.weight"]
         table += self.weights["bert.embeddings.token_type_embeddings.weight"][0]
         return embedded
+
+
+_GRADIENTS = "every-gradient-of-an-encoder-equals-the-definition"
+
+
+@encoder_mistake("own-enc-one-use-of-the-table", killed_by=_GRADIENTS)
+class OneUseOfTheTable(Steps):
+    title = "the token table gets the gradient of the embeddings alone, not that of the head"
+
+    def logits(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.activate(self.linear(x, "cls.predictions.transform.dense"))
+        x = self.norm(x, "cls.predictions.transform.LayerNorm")
+        table = self.weights["bert.embeddings.word_embeddings.weight"].detach()
+        return torch.nn.functional.linear(x, table, self.weights["cls.predictions.bias"])
+
+
+@encoder_mistake("own-enc-constant-statistics", killed_by=_GRADIENTS)
+class ConstantStatistics(Steps):
+    title = "no gradient passes through mean and variance of a LayerNorm"
+
+    def norm(self, x: torch.Tensor, name: str) -> torch.Tensor:
+        variance, mean = torch.var_mean(x.detach(), -1, correction=0, keepdim=True)
+        unit = (x - mean) / torch.sqrt(variance + self.epsilon(name))
+        return unit * self.weights[f"{name}.weight"] + self.weights[f"{name}.bias"]
+
+
+@encoder_mistake("own-enc-unscaled-gradient", killed_by=_GRADIENTS)
+class UnscaledGradient(Steps):
+    title = "the gradients of queries and keys lack the scale of the scores"
+
+    def attend(self, name: str, x: torch.Tensor, visible: torch.Tensor) -> torch.Tensor:
+        heads = self.config.num_attention_heads
+        query, key, value = (
+            self.split(self.linear(x, f"{name}.self.{part}"), heads)
+            for part in ("query", "key", "value")
+        )
+        plain = query @ key.mT
+        # forward the scaled scores, backward the plain ones
+        scores = plain + ((self.scale(query.shape[-1]) - 1) * plain).detach()
+        weights = torch.softmax(scores.masked_fill(~visible, -torch.inf), -1)
+        mixed = (weights @ value).transpose(1, 2).flatten(-2)
+        return self.linear(mixed, f"{name}.output.dense")

@@ -6,8 +6,10 @@ from typing import Any
 import torch
 
 from attnspec.conformance.comparison.close import check_close
+from attnspec.conformance.comparison.violation import Explained, Violation
 from attnspec.conformance.operators.additive_attention.bounds import Tensors, backward, forward
 from attnspec.conformance.operators.additive_attention.case import AdditiveAttentionCase
+from attnspec.conformance.operators.additive_attention.explanation import explanation
 from attnspec.conformance.operators.gated_mlp.subject import Allowed
 from attnspec.conformance.operators.subject import OperatorCall, OperatorSubject, checked
 from attnspec.reference.additive_attention import additive_attention
@@ -119,9 +121,20 @@ class AdditiveAttentionSubject(OperatorSubject):
         self.judge(case.draw(), message)
 
     def judge(self, tensors: Tensors, message: str) -> torch.Tensor:
-        """Check the output of a call against the definition, and return it."""
+        """Check the output of a call against the definition, and return it.
+
+        Raises:
+            Explained: naming what the output is instead, if there is a name for it.
+            Violation: with the message.
+        """
         expected, got = self.expect(tensors), self.call(tensors)
-        check_close(got, expected.value, expected.bound, what="out", message=message, axes=AXES)
+        try:
+            check_close(got, expected.value, expected.bound, what="out", message=message, axes=AXES)
+        except Violation as error:
+            cause = explanation(got, _exact(tensors), expected)
+            if cause:
+                raise Explained(cause, error.mismatch) from None
+            raise
         return got
 
 

@@ -16,10 +16,57 @@ from attnspec.conformance.models.bounds.enclosure import (
     add,
     merge_heads,
 )
-from attnspec.conformance.models.bounds.forward import attention, layer_norm, linear
+from attnspec.conformance.models.bounds.forward import (
+    Attended,
+    Normalized,
+    attention,
+    layer_norm,
+    linear,
+)
 from attnspec.spec.encoder import BertConfig
 
 Weights = Mapping[str, torch.Tensor]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attention:
+    """The parts of an attention, for the reverse pass: its input, operands by heads, and result.
+
+    Attributes:
+        rows: the states from which queries, keys and values are made.
+        operands: queries, keys and values by heads.
+        scale: of the scores.
+        attended: attention weights and result by heads.
+        merged: the result of all heads side by side.
+        out: after the linear map.
+    """
+
+    rows: Enclosure
+    operands: tuple[Enclosure, Enclosure, Enclosure]
+    scale: float
+    attended: Attended
+    merged: Enclosure
+    out: Enclosure
+
+
+@dataclass(frozen=True, kw_only=True)
+class FeedForward:
+    """The parts of a feed-forward network, for the reverse pass."""
+
+    rows: Enclosure
+    pre_activation: Enclosure
+    activated: Enclosure
+    out: Enclosure
+
+
+@dataclass(frozen=True, kw_only=True)
+class Block:
+    """The parts of a block with LayerNorm after each sum, for the reverse pass."""
+
+    attention: Attention
+    first: Normalized
+    feed_forward: FeedForward
+    second: Normalized
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,13 +74,23 @@ class Forward:
     """The enclosures of one call.
 
     Attributes:
+        embedded: the embeddings.
+        blocks: the parts of each block.
         states: the embeddings, and the result of each block.
         pooled: the pooled vectors.
+        transformed: the result of the head's linear map.
+        activated: that of its activation function.
+        normed: that of its LayerNorm.
         logits: the logits.
     """
 
+    embedded: Normalized
+    blocks: tuple[Block, ...]
     states: tuple[Enclosure, ...]
     pooled: Enclosure
+    transformed: Enclosure
+    activated: Enclosure
+    normed: Normalized
     logits: Enclosure
 
 
@@ -53,23 +110,62 @@ def forward(
     """
     ids = inputs["input_ids"]
     mask = inputs.get("attention_mask", torch.ones_like(ids))
-    visible = mask[:, None, None].bool().expand(-1, -1, ids.shape[1], -1)
-    x = _embedded(config, weights, inputs, arithmetic)
-    states = [x]
+    visible = mask[:, None, None].bool()
+    embedded = _embedded(config, weights, inputs, arithmetic)
+    states, blocks = [embedded.result], list[Block]()
     for layer in range(config.num_hidden_layers):
-        x = _block(config, weights, f"bert.encoder.layer.{layer}", x, visible, arithmetic)
-        states.append(x)
-    first = x.map(lambda value: value[:, 0])
+        name = f"bert.encoder.layer.{layer}"
+        blocks.append(_block(config, weights, name, states[-1], visible, arithmetic))
+        states.append(blocks[-1].second.result)
+    first = states[-1].map(lambda value: value[:, 0])
     pooled = activation(
         _linear(first, weights, "bert.pooler.dense", arithmetic), "tanh", arithmetic
     )
     head = "cls.predictions"
-    x = _linear(x, weights, f"{head}.transform.dense", arithmetic)
-    x = activation(x, config.hidden_act, arithmetic)
-    x = _norm(config, x, weights, f"{head}.transform.LayerNorm", arithmetic)
+    transformed = _linear(states[-1], weights, f"{head}.transform.dense", arithmetic)
+    activated = activation(transformed, config.hidden_act, arithmetic)
+    normed = _norm(config, activated, weights, f"{head}.transform.LayerNorm", arithmetic)
     table = weights["bert.embeddings.word_embeddings.weight"]
-    logits = linear(x, table.double().mT, weights[f"{head}.bias"], arithmetic)
-    return Forward(states=tuple(states), pooled=pooled, logits=logits)
+    logits = linear(normed.result, table.double().mT, weights[f"{head}.bias"], arithmetic)
+    return Forward(
+        embedded=embedded,
+        blocks=tuple(blocks),
+        states=tuple(states),
+        pooled=pooled,
+        transformed=transformed,
+        activated=activated,
+        normed=normed,
+        logits=logits,
+    )
+
+
+def block_result(
+    config: BertConfig,
+    weights: Weights,
+    name: str,
+    x: Enclosure,
+    visible: torch.Tensor,
+    arithmetic: Arithmetic,
+    *,
+    norm_first: bool,
+) -> Enclosure:
+    """Enclose the result of a block, with LayerNorm after each sum or before each branch.
+
+    Args:
+        config: the sizes.
+        weights: the parameters.
+        name: of the block.
+        x: the states.
+        visible: true for real tokens, (batch, 1, 1, length).
+        arithmetic: the roundings.
+        norm_first: whether LayerNorm precedes each branch; not in BERT.
+    """
+    if not norm_first:
+        return _block(config, weights, name, x, visible, arithmetic).second.result
+    first = _norm(config, x, weights, f"{name}.attention.output.LayerNorm", arithmetic).result
+    x = add(x, _attention(config, weights, name, first, visible, arithmetic).out, arithmetic)
+    second = _norm(config, x, weights, f"{name}.output.LayerNorm", arithmetic).result
+    return add(x, _feed_forward(config, weights, name, second, arithmetic).out, arithmetic)
 
 
 def _embedded(
@@ -77,7 +173,7 @@ def _embedded(
     weights: Weights,
     inputs: Mapping[str, torch.Tensor],
     arithmetic: Arithmetic,
-) -> Enclosure:
+) -> Normalized:
     """Enclose the embeddings; their three rows are added in any order."""
     ids = inputs["input_ids"]
     types = inputs.get("token_type_ids", torch.zeros_like(ids))
@@ -96,15 +192,49 @@ def _embedded(
 
 def _norm(
     config: BertConfig, x: Enclosure, weights: Weights, name: str, arithmetic: Arithmetic
-) -> Enclosure:
+) -> Normalized:
     gain, bias = weights[f"{name}.weight"], weights[f"{name}.bias"]
-    return layer_norm(x, gain, bias, config.layer_norm_eps, arithmetic).result
+    return layer_norm(x, gain, bias, config.layer_norm_eps, arithmetic)
 
 
 def _linear(x: Enclosure, weights: Weights, name: str, arithmetic: Arithmetic) -> Enclosure:
     """Enclose a linear map that is stored output-major."""
     matrix = weights[f"{name}.weight"].double().mT
     return linear(x, matrix, weights[f"{name}.bias"], arithmetic)
+
+
+def _attention(
+    config: BertConfig,
+    weights: Weights,
+    name: str,
+    x: Enclosure,
+    visible: torch.Tensor,
+    arithmetic: Arithmetic,
+) -> Attention:
+    heads = config.num_attention_heads
+
+    def split(part: str) -> Enclosure:
+        projected = _linear(x, weights, f"{name}.attention.self.{part}", arithmetic)
+        return projected.map(lambda value: value.unflatten(-1, (heads, -1)).transpose(1, 2))
+
+    scale = (config.hidden_size // heads) ** -0.5
+    operands = split("query"), split("key"), split("value")
+    every = visible.expand(-1, -1, x.value.shape[1], -1)
+    attended = attention(*operands, every, scale, arithmetic)
+    merged = merge_heads(attended.result)
+    out = _linear(merged, weights, f"{name}.attention.output.dense", arithmetic)
+    return Attention(
+        rows=x, operands=operands, scale=scale, attended=attended, merged=merged, out=out
+    )
+
+
+def _feed_forward(
+    config: BertConfig, weights: Weights, name: str, x: Enclosure, arithmetic: Arithmetic
+) -> FeedForward:
+    inner = _linear(x, weights, f"{name}.intermediate.dense", arithmetic)
+    activated = activation(inner, config.hidden_act, arithmetic)
+    out = _linear(activated, weights, f"{name}.output.dense", arithmetic)
+    return FeedForward(rows=x, pre_activation=inner, activated=activated, out=out)
 
 
 def _block(
@@ -114,27 +244,11 @@ def _block(
     x: Enclosure,
     visible: torch.Tensor,
     arithmetic: Arithmetic,
-) -> Enclosure:
-    heads = config.num_attention_heads
-
-    def split(part: str) -> Enclosure:
-        projected = _linear(x, weights, f"{name}.attention.self.{part}", arithmetic)
-        return projected.map(lambda value: value.unflatten(-1, (heads, -1)).transpose(1, 2))
-
-    scale = (config.hidden_size // heads) ** -0.5
-    attended = attention(
-        split("query"), split("key"), split("value"), visible, scale, arithmetic
-    ).result
-    branch = _linear(merge_heads(attended), weights, f"{name}.attention.output.dense", arithmetic)
-    x = _norm(
-        config,
-        add(x, branch, arithmetic),
-        weights,
-        f"{name}.attention.output.LayerNorm",
-        arithmetic,
-    )
-    inner = _linear(x, weights, f"{name}.intermediate.dense", arithmetic)
-    inner = activation(inner, config.hidden_act, arithmetic)
-    branch = _linear(inner, weights, f"{name}.output.dense", arithmetic)
-    total = add(x, branch, arithmetic)
-    return _norm(config, total, weights, f"{name}.output.LayerNorm", arithmetic)
+) -> Block:
+    attended = _attention(config, weights, name, x, visible, arithmetic)
+    total = add(x, attended.out, arithmetic)
+    first = _norm(config, total, weights, f"{name}.attention.output.LayerNorm", arithmetic)
+    inner = _feed_forward(config, weights, name, first.result, arithmetic)
+    total = add(first.result, inner.out, arithmetic)
+    second = _norm(config, total, weights, f"{name}.output.LayerNorm", arithmetic)
+    return Block(attention=attended, first=first, feed_forward=inner, second=second)

@@ -33,6 +33,7 @@ class BertCase:
         typed: whether token types are given.
         states: whether hidden states are requested.
         pooled: whether pooled vectors are.
+        backward: whether gradients are computed.
         dtype: of the parameters.
         seed: selects the numbers.
     """
@@ -52,6 +53,7 @@ class BertCase:
     typed: bool = False
     states: bool = False
     pooled: bool = False
+    backward: bool = False
     dtype: torch.dtype = torch.float64
     seed: int = 0
 
@@ -74,6 +76,7 @@ class BertCase:
             "token_types": self.typed,
             "hidden_states": self.states,
             "pooler": self.pooled,
+            "gradients": self.backward,
         }
         return frozenset(name for name, is_used in used.items() if is_used)
 
@@ -126,6 +129,12 @@ class BertCase:
             types[:, -1] = self.types - 1  # zeros alone would hide them
             options["token_type_ids"] = types
         return options
+
+    def draw_cotangent(self) -> torch.Tensor:
+        """Return the incoming gradient of the logits, zero at positions of padding."""
+        drawn = normal(self.seed, "cotangent", self.batch, self.length, self.vocab)
+        is_real = torch.arange(self.length) < torch.tensor(self.lengths)[:, None]
+        return (drawn * is_real[..., None]).to(self.dtype)
 
     @property
     def lengths(self) -> list[int]:

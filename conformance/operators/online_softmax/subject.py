@@ -8,9 +8,13 @@ import torch
 
 from attnspec.conformance.comparison import tally
 from attnspec.conformance.comparison.close import check_close
-from attnspec.conformance.comparison.violation import Violation
+from attnspec.conformance.comparison.violation import Explained, Violation
 from attnspec.conformance.operators.online_softmax.bounds import Bounds, bounds, merge_bounds
 from attnspec.conformance.operators.online_softmax.case import OnlineSoftmaxCase, SoftmaxMergeCase
+from attnspec.conformance.operators.online_softmax.explanation import (
+    explanation,
+    merge_explanation,
+)
 from attnspec.conformance.operators.subject import OperatorCall, OperatorSubject, checked
 from attnspec.reference.online_softmax import merge, safe
 from attnspec.reference.operator_implementations import ONLINE_SOFTMAX, SOFTMAX_MERGE
@@ -61,16 +65,24 @@ def _checked(result: Any, shape: tuple[int, ...], dtype: torch.dtype) -> Result:
     return checked(result[0], shape, dtype), checked(result[1], shape[:-1], wide, "lse")
 
 
-def check_both(got: Result, expected: Expected, message: str, axes: tuple[str, ...] = AXES) -> None:
-    """Check output and log-sum-exp.
+def check_both(
+    got: Result,
+    expected: Expected,
+    message: str,
+    axes: tuple[str, ...] = AXES,
+    only: str = "",
+) -> None:
+    """Check output and log-sum-exp, or one of them.
 
     Raises:
         Violation: with the message, if one exceeds its bound.
     """
-    check_close(got[0], expected.out, expected.bounds.out, what="out", message=message, axes=axes)
-    check_close(
-        got[1], expected.lse, expected.bounds.lse, what="lse", message=message, axes=axes[:-1]
-    )
+    if only != "lse":
+        right, bound = expected.out, expected.bounds.out
+        check_close(got[0], right, bound, what="out", message=message, axes=axes)
+    if only != "out":
+        right, bound = expected.lse, expected.bounds.lse
+        check_close(got[1], right, bound, what="lse", message=message, axes=axes[:-1])
 
 
 @dataclass(kw_only=True)
@@ -151,10 +163,24 @@ class OnlineSoftmaxSubject(OperatorSubject):
         """Check output and log-sum-exp of a case against the definition."""
         self.judge(*case.draw(), message)
 
-    def judge(self, scores: torch.Tensor, values: torch.Tensor, message: str) -> Result:
-        """Check output and log-sum-exp of a call against the definition, and return them."""
+    def judge(
+        self, scores: torch.Tensor, values: torch.Tensor, message: str, *, only: str = ""
+    ) -> Result:
+        """Check output and log-sum-exp of a call against the definition, and return them.
+
+        Raises:
+            Explained: naming what they are instead, if there is a name for it.
+            Violation: with the message.
+        """
         expected, got = self.expect(scores, values), self.call(scores, values)
-        check_both(got, expected, message)
+        try:
+            check_both(got, expected, message, only=only)
+        except Violation as error:
+            right, bound = (expected.out, expected.lse), (expected.bounds.out, expected.bounds.lse)
+            cause = explanation(got, scores, values, self.profile.base, right, bound)
+            if cause:
+                raise Explained(cause, error.mismatch) from None
+            raise
         return got
 
 
@@ -228,9 +254,21 @@ class SoftmaxMergeSubject(OperatorSubject):
         self.judge(first, second, message)
 
     def judge(self, a: Result, b: Result, message: str) -> Result:
-        """Check the result of a merge against the definition, and return it."""
+        """Check the result of a merge against the definition, and return it.
+
+        Raises:
+            Explained: naming what it is instead, if there is a name for it.
+            Violation: with the message.
+        """
         expected, got = self.expect(a, b), self.call(a, b)
-        check_both(got, expected, message, OF_MERGE)
+        try:
+            check_both(got, expected, message, OF_MERGE)
+        except Violation as error:
+            right, bound = (expected.out, expected.lse), (expected.bounds.out, expected.bounds.lse)
+            cause = merge_explanation(got, (a, b), self.profile.base, right, bound)
+            if cause:
+                raise Explained(cause, error.mismatch) from None
+            raise
         return got
 
 

@@ -7,7 +7,8 @@ from typer.testing import CliRunner
 
 from attnspec.conformance.cli.app import app
 
-STUDENT = Path(__file__).parents[3] / "docs" / "examples" / "student_bert.py"
+EXAMPLES = Path(__file__).parents[3] / "docs" / "examples"
+STUDENT = EXAMPLES / "student_bert.py"
 MENDED = (
     (
         '.token_type_embeddings.weight"][0]',
@@ -30,22 +31,61 @@ MENDED = (
 )
 
 
-@pytest.mark.parametrize("mended", range(len(MENDED) + 1))
-def test_three_mistakes_are_found_one_after_another(mended, tmp_path):
-    source = STUDENT.read_text()
-    for old, new, _ in MENDED[:mended]:
+OF_TRANSFORMER = (
+    (
+        '        x = self.weights["model.shared.weight"][ids]\n',
+        '        x = self.weights["model.shared.weight"][ids]\n'
+        "        if self.config.scale_embedding:\n"
+        "            x = x * math.sqrt(self.config.d_model)\n",
+        "the embeddings of the encoder: the rows of tokens are not scaled",
+    ),
+    (
+        "        heads = self.config.encoder_attention_heads\n",
+        "        heads = self.config.encoder_attention_heads\n"
+        '        if name.startswith("model.decoder"):\n'
+        "            heads = self.config.decoder_attention_heads\n",
+        "block 0 of the decoder: the decoder has as many heads as the encoder",
+    ),
+    (
+        "decoded = self.decode(decoder_input_ids, encoded[-1])",
+        "decoded = self.decode(decoder_input_ids, encoded[-1], padding)",
+        "block 0 of the decoder: cross-attention reads the padding of the source",
+    ),
+)
+
+
+def check_mended(student, architecture, mended, steps, tmp_path, *options):
+    source = student.read_text()
+    for old, new, _ in steps[:mended]:
         assert source.count(old) == 1
         source = source.replace(old, new)
     path = tmp_path / "student.py"
     path.write_text(source)
-    arguments = [f"{path}:build", "--architecture", "bert", "-x", "-n", "1", "--effort", "smoke"]
-    result = CliRunner().invoke(app, ["check-model", *arguments])
-    if mended == len(MENDED):
+    arguments = [f"{path}:build", "--architecture", architecture, "-x", "-n", "1"]
+    result = CliRunner().invoke(app, ["check-model", *arguments, "--effort", "smoke", *options])
+    if mended == len(steps):
         assert result.exit_code == 0, result.output
         return
     assert result.exit_code == 1, result.output
-    printed = " ".join(result.output.split())
-    assert MENDED[mended][2] in printed
+    assert steps[mended][2] in " ".join(result.output.split())
+
+
+@pytest.mark.parametrize("mended", range(len(MENDED) + 1))
+def test_three_mistakes_are_found_one_after_another(mended, tmp_path):
+    check_mended(STUDENT, "bert", mended, MENDED, tmp_path)
+
+
+@pytest.mark.parametrize("mended", range(len(OF_TRANSFORMER) + 1))
+def test_three_mistakes_of_a_transformer_are_found_one_after_another(mended, tmp_path):
+    student = tmp_path / "student_transformer.py"
+    source = (EXAMPLES / student.name).read_text()
+    if mended == len(OF_TRANSFORMER):  # the last mistake is mended in three places
+        source = source.replace(
+            "def decode(self, ids, memory):", "def decode(self, ids, memory, padding):"
+        )
+        source = source.replace("x, memory, nothing,", "x, memory, padding,")
+    student.write_text(source)
+    check_mended(student, "encoder_decoder", mended, OF_TRANSFORMER, tmp_path)
 
 
 def test_an_encoder_decoder_is_judged_with_its_stages(tmp_path):

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trying import judged_count
 
-from attnspec.conformance.comparison.violation import NotClaimed, Violation
+from attnspec.conformance.comparison.violation import Explained, NotClaimed, Violation
 from attnspec.conformance.laws.law import registered
 from attnspec.conformance.mutants.bases.additive_attention import correct
 from attnspec.conformance.mutants.registry import planted
@@ -125,3 +125,35 @@ def test_one_element_off_by_a_tenth_exceeds_the_bound(dtype):
     assert float(0.1 * expected.value.abs().flatten()[largest]) > float(
         expected.bound.flatten()[largest]
     )
+
+
+CAUSES = {
+    "own-add-no-tanh": "the tanh is left out",
+    "own-add-logistic": "the hidden channels are those of a logistic function",
+    "own-add-softmax-over-queries": "the softmax runs over the queries",
+    "own-add-masked-weights": "padding is hidden after the softmax, and the weights do not sum",
+    "ADD-01": "padding is attended like real states",
+    "own-add-polarity": "the mask is read as true for padding",
+    "own-add-centred-keys": "the mean key is subtracted from every key",
+    "own-add-product": "projected queries and keys are multiplied",
+    "own-add-scaled": "scores are divided by the root of the hidden channels",
+    "ADD-02": "the bias is forgotten",
+    "own-add-bias-twice": "the bias is added twice",
+}
+
+
+@pytest.mark.parametrize("name", CAUSES)
+def test_a_known_mistake_is_the_cause_of_the_failure(name):
+    law, subject = LAWS[MUTANTS[name].killed_by], subject_of_operator(MUTANTS[name].subject)
+    with pytest.raises(Explained, match=f"^{CAUSES[name]}"):
+        judged_count(law, subject, law.pinned)
+
+
+def test_a_mistake_that_is_not_listed_has_no_name():
+    def halved(*operands, **options):
+        return 0.5 * ADDITIVE_ATTENTION.function(*operands, **options)
+
+    law = LAWS["additive-attention-equals-the-definition"]
+    with pytest.raises(Violation) as error:
+        judged_count(law, subject_of(halved), law.pinned)
+    assert not isinstance(error.value, Explained)

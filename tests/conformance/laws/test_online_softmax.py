@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trying import judged_count
 
-from attnspec.conformance.comparison.violation import NotClaimed, Violation
+from attnspec.conformance.comparison.violation import Explained, NotClaimed, Violation
 from attnspec.conformance.laws.law import registered
 from attnspec.conformance.mutants.bases.online_softmax import correct_merge, correct_softmax
 from attnspec.conformance.mutants.registry import planted
@@ -140,3 +140,49 @@ def test_a_naive_softmax_fails_where_it_declares_a_maximum():
     subject = OnlineSoftmaxSubject(implementation=declared)
     with pytest.raises(Violation, match="overflow or vanish"):
         judged_count(law, subject, [each for each in law.pinned if each.dtype in FLOATS])
+
+
+CAUSES = {
+    "own-onl-not-divided": "the output is not divided by its sum",
+    "own-onl-log-of-sum": "the log-sum-exp lacks the maximum",
+    "own-onl-base-two": "the log-sum-exp is to base 2: the profile says e",
+    "own-onl-nothing-subtracted": "nothing, or too little, is subtracted from the scores",
+    "ONL-01": "nothing, or too little, is subtracted from the scores",
+    "own-onl-sum-not-rescaled": "the running sum is not rescaled when the maximum grows",
+    "own-onl-output-not-rescaled": "the running output is not rescaled when the maximum grows",
+    "own-onl-rescaled-twice": "the running output is rescaled twice when the maximum grows",
+    "own-onl-maximum-of-tile": "the maximum of the last tile takes the place of the running one",
+    "ONL-02": "the empty places of the last tile count in the sum, with score zero",
+    "own-onl-tail-dropped": "a last tile that is shorter is not read",
+    "ONL-05": "a row without visible scores gives NaN",
+    "ONL-06": "the log-sum-exp of a row without visible scores is plus infinity",
+    "own-onl-shared-maximum": "one maximum is subtracted from all rows",
+    "own-onl-nan-dropped": "a NaN score is taken for a hidden one",
+    "own-onl-mean-of-parts": "both parts weigh the same",
+    "ONL-07": "log-sum-exps are read to base e: the profile says 2",
+    "own-onl-empty-as-zero": "the log-sum-exp of a part without keys is taken for zero",
+    "ONL-08": "two parts without keys give NaN",
+}
+
+
+@pytest.mark.parametrize("name", CAUSES)
+def test_a_known_mistake_is_the_cause_of_the_failure(name):
+    law, subject = LAWS[MUTANTS[name].killed_by], subject_of_operator(MUTANTS[name].subject)
+    with pytest.raises(Explained, match=f"^{CAUSES[name]}"):
+        judged_count(law, subject, law.pinned)
+
+
+def test_a_mistake_that_is_not_listed_has_no_name():
+    def halved(scores, values):
+        out, lse = online_softmax.safe(scores, values)
+        return 0.5 * out, lse
+
+    subject = OnlineSoftmaxSubject(
+        implementation=OnlineSoftmaxImplementation(
+            name="halved", function=halved, dtypes=(torch.float64,)
+        )
+    )
+    law = LAWS["online-softmax-equals-the-definition"]
+    with pytest.raises(Violation) as error:
+        judged_count(law, subject, law.pinned)
+    assert not isinstance(error.value, Explained)
