@@ -62,6 +62,9 @@ _OPERATORS = (
     *("torch_softmax", "huggingface_bert", "torch_transformer", "huggingface_bart"),
     *("packed_eager", "packed_nested"),
     *("paged_eager", "paged_transformers"),
+    # for CUDA devices
+    *("packed_varlen", "packed_flash_attn", "packed_flashinfer", "packed_xformers"),
+    *("paged_varlen", "paged_flash_attn", "paged_flashinfer", "paged_vllm"),
 )
 _LONG_OPERATORS = ("packed_flex",)
 """Operators that a run includes only if it names them: torch traces each shape of this one."""

@@ -69,6 +69,8 @@ class PackedProfile:
     lse_layout: LseLayout = LseLayout.HEADS_FIRST
     rounding: RoundingLevel = RoundingLevel.FUSED
     """The intermediate results that may be rounded to the storage type."""
+    accumulator: float | None = None
+    """Unit roundoff of sums, as that of `attnspec.spec.Rounding`; None is float32's own."""
     batch_invariant: bool = False
     """The bits of a sequence are independent of the other sequences."""
 

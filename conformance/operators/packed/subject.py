@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from attnspec.conformance.comparison.close import check_close
-from attnspec.conformance.comparison.violation import Explained, NotClaimed, Raised, Violation
+from attnspec.conformance.comparison.violation import Explained, Raised, Violation
 from attnspec.conformance.operators.packed.call import PackedCall
 from attnspec.conformance.operators.packed.case import GARBAGE
 from attnspec.conformance.operators.packed.explanation import Named, explained
@@ -338,13 +338,3 @@ class PackedSubject(PackedBase):
                     message="gradients of rows outside all sequences are not zero",
                     axes=AXES,
                 )
-
-    def demand_no_empty(self, call: PackedCall) -> None:
-        """Check that a changed call has only sequences that are claimed.
-
-        Raises:
-            NotClaimed: if one is empty and the profile says that this is undefined.
-        """
-        lengths = [*call.cu_seq_q.diff().tolist(), *call.cu_seq_k.diff().tolist()]
-        if 0 in lengths and self.profile.empty_sequences is EmptySequences.UNDEFINED:
-            raise NotClaimed("sequences of length zero are not claimed")
