@@ -38,9 +38,12 @@ CUDA = {
 LAWS = {name: law for name, law in laws.load().items() if law.judges == "packed"}
 PAGED = {name: law for name, law in laws.load().items() if law.judges == "paged"}
 NOT_CLAIMED = {
-    "packed_eager": {"SEQ-14"},
-    "packed_nested": {"SEQ-2", "SEQ-3", "SEQ-4", "SEQ-5", "SEQ-6", "SEQ-7", "SEQ-13", "SEQ-14"},
-    "packed_flex": {"SEQ-6", "SEQ-14", "SEQ-15", "SEQ-16"},
+    "packed_eager": {"SEQ-14", "SEQ-19"},
+    "packed_nested": {
+        *("SEQ-2", "SEQ-3", "SEQ-4", "SEQ-5", "SEQ-6", "SEQ-7"),
+        *("SEQ-13", "SEQ-14", "SEQ-19"),
+    },
+    "packed_flex": {"SEQ-6", "SEQ-14", "SEQ-15", "SEQ-16", "SEQ-19"},
 }
 """The clauses of which each says nothing: what it does not take, or does not declare."""
 
@@ -68,7 +71,8 @@ def test_a_law_of_pages_holds(name, law):
         pytest.importorskip("transformers")
     subject = subject_of_operator(implementations.load_operator(name))
     record = check(PAGED[law], subject, Effort.SMOKE, seed=0)
-    assert record.outcome is Outcome.PASSED, record.message
+    is_silent = PAGED[law].clauses[0] == "PAG-17"
+    assert record.outcome is (Outcome.NOT_CLAIMED if is_silent else Outcome.PASSED), record.message
 
 
 @pytest.mark.parametrize("name", ["packed_eager", "packed_nested"])

@@ -65,7 +65,30 @@ class PlainPacked:
         """Read the offsets."""
         assert cu_seq_k is not None
         assert not paged
+        self.fits(cu_seq_q, len(self.query), self.max_q)
+        self.fits(cu_seq_k, len(self.key), self.max_k)
+        self.as_many(len(cu_seq_q), len(cu_seq_k))
         self.offsets, self.key_offsets = cu_seq_q.tolist(), cu_seq_k.tolist()
+
+    def fits(self, offsets: torch.Tensor, rows: int, longest: int) -> None:
+        """Refuse offsets or a maximum that do not fit."""
+        self.ends(int(offsets[0]), int(offsets[-1]), rows)
+        self.lengths(offsets.diff(), longest)
+
+    def ends(self, first: int, last: int, rows: int) -> None:
+        """Refuse offsets that do not begin at 0, or end beyond a tensor."""
+        if first != 0 or last > rows:
+            raise ValueError(f"offsets must begin at 0 and end at {rows} or before")
+
+    def lengths(self, lengths: torch.Tensor, longest: int) -> None:
+        """Refuse negative lengths, and those beyond the maximum."""
+        if bool((lengths < 0).any()) or bool((lengths > longest).any()):
+            raise ValueError(f"lengths must lie in 0 to {longest}, got {lengths.tolist()}")
+
+    def as_many(self, of_queries: int, of_keys: int) -> None:
+        """Refuse another number of sequences in another argument."""
+        if of_queries != of_keys:
+            raise ValueError(f"{of_queries} offsets of queries, {of_keys} of keys")
 
     @property
     def sequences(self) -> int:

@@ -38,7 +38,7 @@ from attnspec.spec.packed import PACKED_FEATURES, EmptySequences
 from attnspec.spec.paged import PagedImplementation
 from attnspec.spec.profiles import MaskedNonfinite
 
-for _chapter in ("appending", "reading"):
+for _chapter in ("appending", "reading", "refusals"):
     importlib.import_module(f"attnspec.conformance.laws.paged.{_chapter}")
     importlib.import_module(f"attnspec.conformance.mutants.paged.{_chapter}")
 LAWS = {name: law for name, law in registered().items() if law.judges == "paged"}
