@@ -1,10 +1,13 @@
 """A correct packed attention whose steps mutants replace."""
 
+from dataclasses import replace
 from typing import Any
 
 import torch
 
+from attnspec.conformance.mutants.bases.wrong_at_rows import wrong_at
 from attnspec.conformance.mutants.registry import plant
+from attnspec.conformance.operators.packed.regimes import AXES, call_of
 from attnspec.spec.packed import (
     EVERYWHERE,
     PACKED_FEATURES,
@@ -186,6 +189,18 @@ def correct(
     function.lse_layout = profile.lse_layout
     return PackedImplementation(
         name=name, function=function, features=PACKED_FEATURES, profile=profile
+    )
+
+
+def packed_wrong_at(identifier: str, title: str, *regimes: tuple[str, str]) -> None:
+    """Plant an attention that is wrong where all of some regimes hold."""
+    subject = correct(identifier)
+    function = wrong_at(subject.function, call_of, AXES, *regimes)
+    plant(
+        id=identifier,
+        title=title,
+        subject=replace(subject, function=function),
+        killed_by="packed-attention-is-right-in-every-two-regimes",
     )
 
 

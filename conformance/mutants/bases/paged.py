@@ -1,11 +1,14 @@
 """A correct paged attention whose steps mutants replace."""
 
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from attnspec.conformance.mutants.bases.packed import PlainPacked
+from attnspec.conformance.mutants.bases.wrong_at_rows import wrong_at
 from attnspec.conformance.mutants.registry import plant
+from attnspec.conformance.operators.paged.regimes import AXES, call_of
 from attnspec.spec.packed import OutsideRows
 from attnspec.spec.paged import PAGED_FEATURES, PagedImplementation, PagedProfile
 from attnspec.spec.profiles import RoundingLevel
@@ -87,6 +90,18 @@ def correct(
     function.lse_layout = profile.lse_layout
     return PagedImplementation(
         name=name, function=function, features=PAGED_FEATURES, profile=profile
+    )
+
+
+def paged_wrong_at(identifier: str, title: str, *regimes: tuple[str, str]) -> None:
+    """Plant an attention that is wrong where all of some regimes hold."""
+    subject = correct(identifier)
+    function = wrong_at(subject.function, call_of, AXES, *regimes)
+    plant(
+        id=identifier,
+        title=title,
+        subject=replace(subject, function=function),
+        killed_by="paged-attention-is-right-in-every-two-regimes",
     )
 
 

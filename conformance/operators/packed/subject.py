@@ -194,7 +194,7 @@ class PackedBase(OperatorSubject):
 
         seen = attempt(make)
         if seen != REFUSED:
-            raise Violation(f"a call with {problem} is not refused: it {seen.removeprefix('it ')}")
+            raise Violation(f"a call with {problem} is not refused: {seen}")
 
     def compare_rows(self, call: PackedCall, result: Result, message: str) -> None:
         """Check a result against the definition of a call that was made in another form.

@@ -30,9 +30,9 @@ from attnspec.spec.packed import (
 )
 from attnspec.spec.profiles import EmptyRow, MaskedNonfinite
 
-for _chapter in ("definition", "gradients", "neighbours", "refusals"):
+for _chapter in ("definition", "gradients", "neighbours", "refusals", "in_regimes"):
     importlib.import_module(f"attnspec.conformance.laws.packed.{_chapter}")
-for _chapter in ("neighbours", "sequences", "refusals"):
+for _chapter in ("neighbours", "sequences", "refusals", "in_regimes"):
     importlib.import_module(f"attnspec.conformance.mutants.packed.{_chapter}")
 LAWS = {name: law for name, law in registered().items() if law.judges == "packed"}
 MUTANTS = {
