@@ -365,17 +365,20 @@ def as_packed(declared: Implementation) -> PackedImplementation:
             given["is_causal"], right = True, None
         if (left, right) != (None, None):
             given["window"] = (left, right)
-        outs, lses = [], []
+        attention: Callable[..., Any] = declared.attention
+        outs: list[torch.Tensor] = []
+        lses: list[torch.Tensor] = []
         for b in range(len(cu_seq_q) - 1):
             rows = slice(int(cu_seq_q[b]), int(cu_seq_q[b + 1]))
             keys = slice(int(cu_seq_k[b]), int(cu_seq_k[b + 1]))
             if is_upper and (window_size != EVERYWHERE or given.get("alibi_slopes") is not None):
                 _demand_as_many(rows.stop - rows.start, keys.stop - keys.start)
             operands = (x.transpose(0, 1)[None] for x in (query[rows], key[keys], value[keys]))
-            result = declared.attention(*operands, **given)
-            out, lse = result if wants_lse else (result, None)
+            out, lse = attention(*operands, **given), None
+            if wants_lse:
+                out, lse = out
+                lses.append(lse[0])
             outs.append(out[0].transpose(0, 1))
-            lses.append(lse if lse is None else lse[0])
         outside = query.new_zeros(len(query) - int(cu_seq_q[-1]), *query.shape[1:])
         whole = torch.cat([*outs, outside])
         if not wants_lse:

@@ -205,7 +205,8 @@ def _keywords(
     Raises:
         ValueError: for a window that the function does not take.
     """
-    declared, keywords = parameters(function), {}
+    declared = parameters(function)
+    keywords: dict[str, Any] = {}
     left, right = given.pop("window_size", EVERYWHERE)
     if right == 0:
         keywords["causal"] = True
