@@ -62,7 +62,8 @@ _OPERATORS = (
     *("torch_softmax", "huggingface_bert", "torch_transformer", "huggingface_bart"),
     *("packed_eager", "packed_nested"),
     *("paged_eager", "paged_transformers"),
-    # for CUDA devices
+)
+_CUDA_OPERATORS = (
     *("packed_varlen", "packed_flash_attn", "packed_flashinfer", "packed_xformers"),
     *("paged_varlen", "paged_flash_attn", "paged_flashinfer", "paged_vllm"),
 )
@@ -154,8 +155,8 @@ def load_sampler(name: str) -> SamplerImplementation:
 
 
 def operator_names() -> tuple[str, ...]:
-    """Return every name that `load_operator` takes: of a run, then those that take minutes."""
-    return (*_OPERATORS, *_LONG_OPERATORS)
+    """Return every name that `load_operator` takes: of a run, of minutes, and for CUDA devices."""
+    return (*_OPERATORS, *_LONG_OPERATORS, *_CUDA_OPERATORS)
 
 
 def operators_of_a_run() -> tuple[str, ...]:
