@@ -63,6 +63,10 @@ _OPERATORS = (
     *("packed_eager", "packed_nested"),
     *("paged_eager", "paged_transformers"),
 )
+_CUDA_OPERATORS = (
+    *("packed_varlen", "packed_flash_attn", "packed_flashinfer", "packed_xformers"),
+    *("paged_varlen", "paged_flash_attn", "paged_flashinfer", "paged_vllm"),
+)
 _LONG_OPERATORS = ("packed_flex",)
 """Operators that a run includes only if it names them: torch traces each shape of this one."""
 
@@ -151,8 +155,8 @@ def load_sampler(name: str) -> SamplerImplementation:
 
 
 def operator_names() -> tuple[str, ...]:
-    """Return every name that `load_operator` takes: of a run, then those that take minutes."""
-    return (*_OPERATORS, *_LONG_OPERATORS)
+    """Return every name that `load_operator` takes: of a run, of minutes, and for CUDA devices."""
+    return (*_OPERATORS, *_LONG_OPERATORS, *_CUDA_OPERATORS)
 
 
 def operators_of_a_run() -> tuple[str, ...]:

@@ -1,5 +1,8 @@
 """Helpers that the implementations for CUDA devices share."""
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 
 from attnspec.spec import Case
@@ -17,3 +20,27 @@ def empty(case: Case) -> bool:
     """Return whether a tensor of the case has no elements."""
     lengths = (case.batch, case.heads, case.queries, case.keys, case.d_head, case.d_value)
     return min(lengths) == 0
+
+
+def on_cuda(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Let a packed or paged attention run on a CUDA device: tensors are moved there and back.
+
+    Pools of pages, into which the function may write, are copied back.
+    """
+
+    def moved(*operands: Any, **options: Any) -> Any:
+        there = [_to(each, "cuda") for each in operands]
+        options = {name: _to(each, "cuda") for name, each in options.items()}
+        result = function(*there, **options)
+        for before, after in zip(operands[1:3], there[1:3], strict=True):
+            if before.dim() == 4:
+                before.copy_(after)
+        if isinstance(result, tuple):
+            return tuple(_to(each, "cpu") for each in result)
+        return _to(result, "cpu")
+
+    return moved
+
+
+def _to(x: Any, device: str) -> Any:
+    return x.to(device) if isinstance(x, torch.Tensor) else x

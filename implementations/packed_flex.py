@@ -93,6 +93,7 @@ IMPLEMENTATION = PackedImplementation(
     features=frozenset({"causal", "window", "gqa", "lse"}),
     # torch differentiates flex_attention on a CPU only where it is compiled
     has_gradients=False,
+    compiles_each_shape=True,
     supports=supports,
     profile=PackedProfile(
         outside_rows=OutsideRows.ZERO,

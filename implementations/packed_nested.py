@@ -53,6 +53,8 @@ def packed(
 def _nested(x: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
     """Return a nested tensor (sequences, heads, length, channels)."""
     lengths = offsets.diff()
+    if torch.is_inference_mode_enabled():
+        x = x.clone()  # torch 2.13 nests no tensor there that was made outside of that mode
     nested = torch.nested.nested_tensor_from_jagged(
         x.contiguous(),
         offsets.long().contiguous(),

@@ -14,7 +14,7 @@ from jaxtyping import Float, Int
 
 from attnspec.spec.packed import CAUSAL, EVERYWHERE, EmptySequences, OutsideRows
 from attnspec.spec.paged import PagedImplementation, PagedProfile
-from attnspec.spec.profiles import RoundingLevel
+from attnspec.spec.profiles import MaskedNonfinite, RoundingLevel
 
 
 def unavailable() -> str | None:
@@ -118,14 +118,14 @@ def _cache(
 
     heads, d_head = of_query
     config = LlamaConfig(
-        hidden_size=heads * d_head,
+        hidden_size=2 * heads,
         num_attention_heads=heads,
         num_key_value_heads=kv_heads,
-        head_dim=d_head,
         num_hidden_layers=1,
         vocab_size=8,
         intermediate_size=8,
     )
+    config.head_dim = d_head  # not above, where an odd one is refused for the sake of positions
     config._attn_implementation = "paged|eager"
     batching = ContinuousBatchingConfig(
         page_size=page_size,
@@ -158,6 +158,8 @@ IMPLEMENTATION = PagedImplementation(
     profile=PagedProfile(
         outside_rows=OutsideRows.ZERO,
         empty_sequences=EmptySequences.UNDEFINED,
+        # one product with the keys of all sequences, to which the mask adds a finite number
+        neighbours=MaskedNonfinite.PROPAGATES,
         rounding=RoundingLevel.EAGER,
     ),
 )

@@ -51,6 +51,29 @@ def sequences_of(
         yield slice(of_query[b], of_query[b + 1]), slice(of_key[b], of_key[b + 1])
 
 
+def check_offsets(
+    offsets: Int[torch.Tensor, " sequences_plus_one"], total: int, longest: int
+) -> None:
+    """Refuse offsets that do not divide a tensor into sequences.
+
+    Args:
+        offsets: the first row of each sequence, and the end of the last one.
+        total: rows of the tensor; those behind the last sequence belong to none.
+        longest: at least the length of each sequence.
+
+    Raises:
+        ValueError: naming the offsets and what they exceed.
+
+    Clauses:
+        SEQ-19
+    """
+    if offsets[0] != 0 or offsets[-1] > total:
+        raise ValueError(f"offsets must go from 0 to at most {total}, got {offsets.tolist()}")
+    lengths = offsets.diff()
+    if (lengths < 0).any() or (lengths > longest).any():
+        raise ValueError(f"lengths must lie in 0 to {longest}, got {lengths.tolist()}")
+
+
 def packed_attention(
     query: Float[torch.Tensor, "total_q heads d_head"],
     key: Float[torch.Tensor, "total_k kv_heads d_head"],
@@ -95,12 +118,16 @@ def packed_attention(
         the log-sum-exp in float64.
 
     Raises:
-        ValueError: if the heads do not fit, naming both numbers.
+        ValueError: if heads, offsets or maxima do not fit, naming the numbers.
 
     Clauses:
         SEQ-1, SEQ-2, SEQ-3, SEQ-4
     """
     heads, d_head = query.shape[1:]
+    check_offsets(cu_seq_q, len(query), max_q)
+    check_offsets(cu_seq_k, len(key), max_k)
+    if len(cu_seq_q) != len(cu_seq_k):
+        raise ValueError(f"{len(cu_seq_q)} offsets of queries, {len(cu_seq_k)} of keys")
     if not enable_gqa and heads != key.shape[1]:
         raise ValueError(f"{heads} query heads need enable_gqa to share {key.shape[1]} heads")
     rows, rows_lse = [], []

@@ -3,7 +3,7 @@
 import torch
 from jaxtyping import Float, Int
 
-from attnspec.reference.packed import pack, packed_attention
+from attnspec.reference.packed import check_offsets, pack, packed_attention
 from attnspec.spec.packed import EVERYWHERE, AuxRequest
 
 
@@ -49,6 +49,37 @@ def write_pages(
     page_size = pool.shape[1]
     places = torch.arange(start, start + len(new), device=pool.device)
     pool[table[places // page_size].long(), places % page_size] = new
+
+
+def check_pages(
+    table: Int[torch.Tensor, "sequences columns"],
+    lengths: Int[torch.Tensor, " sequences"],
+    page_size: int,
+    pages: int,
+) -> None:
+    """Refuse a table whose rows do not name a page of the pool for every token.
+
+    Args:
+        table: the pages of each sequence; entries past its last page may be anything.
+        lengths: the number of tokens of each sequence.
+        page_size: tokens of a page.
+        pages: of the pool.
+
+    Raises:
+        ValueError: naming what does not fit.
+
+    Clauses:
+        PAG-17
+    """
+    if len(table) != len(lengths):
+        raise ValueError(f"a table of {len(table)} rows for {len(lengths)} lengths")
+    room = table.shape[1] * page_size
+    if (lengths < 0).any() or (lengths > room).any():
+        raise ValueError(f"lengths must lie in 0 to {room}, got {lengths.tolist()}")
+    first_token = torch.arange(table.shape[1], device=table.device) * page_size
+    used = table[first_token < lengths[:, None]]
+    if (used < 0).any() or (used >= pages).any():
+        raise ValueError(f"entries must lie in 0 to {pages - 1}, got {used.tolist()}")
 
 
 def paged_attention(
@@ -100,9 +131,19 @@ def paged_attention(
     Returns:
         As `packed_attention`; with `new_key` the pools hold the new tokens.
 
+    Raises:
+        ValueError: as there, and if lengths or table do not fit, before anything is written.
+
     Clauses:
         PAG-1, PAG-2, PAG-9, PAG-15
     """
+    check_offsets(cu_seq_q, len(query), max_q)
+    added = torch.zeros_like(seqused_k) if new_key is None else cu_seq_q.diff()
+    if len(cu_seq_q) != len(seqused_k) + 1 or (seqused_k < 0).any():
+        raise ValueError(f"lengths {seqused_k.tolist()} do not fit {len(cu_seq_q)} offsets")
+    check_pages(block_table, seqused_k + added, key.shape[1], len(key))
+    if (seqused_k + added > max_k).any():
+        raise ValueError(f"max_k must be at least each length, got {max_k}")
     lengths, starts = seqused_k.tolist(), cu_seq_q.tolist()
     if new_key is not None and new_value is not None:
         for b, table in enumerate(block_table):

@@ -33,6 +33,8 @@ class OperatorImplementation:
         features: those of `FEATURES` that it has.
         dtypes: the storage types that it accepts.
         has_gradients: whether autograd differentiates it.
+        compiles_each_shape: true if it compiles or traces anew for each shape, which takes longer
+            than a call. Laws about regimes then make the few calls that hold every class alone.
         profile: its behaviour wherever libraries disagree.
         supports: returns the reason why it refuses a case, or None.
         unavailable: returns the reason why it cannot run on this machine, or None.
@@ -49,6 +51,7 @@ class OperatorImplementation:
         *(torch.float16, torch.bfloat16),
     )
     has_gradients: bool = True
+    compiles_each_shape: bool = False
     profile: Any
     supports: Callable[[Any], str | None] = any_call
     unavailable: Callable[[], str | None] = available

@@ -69,6 +69,8 @@ class PackedProfile:
     lse_layout: LseLayout = LseLayout.HEADS_FIRST
     rounding: RoundingLevel = RoundingLevel.FUSED
     """The intermediate results that may be rounded to the storage type."""
+    accumulator: float | None = None
+    """Unit roundoff of sums, as that of `attnspec.spec.Rounding`; None is float32's own."""
     batch_invariant: bool = False
     """The bits of a sequence are independent of the other sequences."""
 
@@ -110,8 +112,13 @@ class PackedAttention(Protocol):
         """Return attention of each sequence over its own keys; with `return_aux` (out, lse)."""
 
 
-PACKED_FEATURES = frozenset({"causal", "window", "gqa", "lse", "softcap", "sinks", "alibi"})
-"""The features of a packed attention: `causal` is the window (-1, 0), `window` any other."""
+PACKED_FEATURES = frozenset(
+    {"causal", "window", "gqa", "lse", "softcap", "sinks", "alibi", "validates"}
+)
+"""The features of a packed attention: `causal` is the window (-1, 0), `window` any other.
+
+One that claims `validates` raises for lengths that do not fit, which are undefined for others.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)

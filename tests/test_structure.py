@@ -32,7 +32,7 @@ SUBPACKAGES = {
     "attention": {"comparison"},
     "models": {"attention", "comparison"},
     "text": {"comparison"},
-    "operators": {"attention", "comparison", "models"},
+    "operators": {"attention", "comparison", "isolation", "models"},
     "subjects": {"attention", "operators"},
     "laws": {"attention", "comparison", "isolation", "models", "operators", "subjects", "text"},
     "mutants": {"attention", "laws", "models", "operators", "text"},

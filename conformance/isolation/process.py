@@ -72,7 +72,7 @@ class Process:
             method: the start method of `multiprocessing`; by default the fastest that is safe
                 here.
         """
-        context: Any = multiprocessing.get_context(method or _method())
+        context: Any = multiprocessing.get_context(method or start_method())
         self._connection, remote_connection = context.Pipe()
         self._output, remote_output = context.Pipe(duplex=False)
         arguments = (remote_connection, remote_output, handler, memory)
@@ -166,7 +166,7 @@ def shorten_limit(seconds: float) -> None:
     faulthandler.dump_traceback_later(seconds, exit=True, file=2)
 
 
-def _method() -> str:
+def start_method() -> str:
     """Return the start method: fork, which takes milliseconds, if no device is in use yet."""
     can_fork = sys.platform == "linux" and not torch.cuda.is_initialized()
     return "fork" if can_fork else "spawn"

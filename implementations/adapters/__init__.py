@@ -26,12 +26,38 @@ from attnspec.implementations.adapters.memory_efficient_attention import (
 from attnspec.implementations.adapters.numpy_arrays import from_numpy
 from attnspec.implementations.adapters.onnx_model import from_onnx
 from attnspec.implementations.adapters.other_names import from_other_names
+from attnspec.implementations.adapters.packed_as_padded import (
+    as_packed,
+    as_padded,
+    from_packed,
+    from_paged,
+)
+from attnspec.implementations.adapters.packed_block_diagonal import (
+    packed_from_block_diagonal,
+    paged_from_block_diagonal,
+)
+from attnspec.implementations.adapters.packed_flash_attn import (
+    packed_from_flash_attn_varlen_func,
+    paged_from_flash_attn_varlen_func,
+    paged_from_flash_attn_with_kvcache,
+)
+from attnspec.implementations.adapters.packed_flashinfer import (
+    packed_from_ragged_wrapper,
+    paged_from_decode_wrapper,
+    paged_from_prefill_wrapper,
+)
 from attnspec.implementations.adapters.packed_heads import from_packed_heads
+from attnspec.implementations.adapters.packed_vllm import (
+    paged_from_paged_attention,
+    paged_from_unified_attention,
+)
 from attnspec.implementations.adapters.shared_library import from_shared_library
 from attnspec.implementations.adapters.single_prefill import from_single_prefill
 from attnspec.implementations.adapters.window import from_sliding_window, from_window_size
 
 __all__ = [
+    "as_packed",
+    "as_padded",
     "from_attention_interface",
     "from_dot_product_attention",
     "from_flash_attn_func",
@@ -49,9 +75,21 @@ __all__ = [
     "from_numpy",
     "from_onnx",
     "from_other_names",
+    "from_packed",
     "from_packed_heads",
+    "from_paged",
     "from_shared_library",
     "from_single_prefill",
     "from_sliding_window",
     "from_window_size",
+    "packed_from_block_diagonal",
+    "packed_from_flash_attn_varlen_func",
+    "packed_from_ragged_wrapper",
+    "paged_from_block_diagonal",
+    "paged_from_decode_wrapper",
+    "paged_from_flash_attn_varlen_func",
+    "paged_from_flash_attn_with_kvcache",
+    "paged_from_paged_attention",
+    "paged_from_prefill_wrapper",
+    "paged_from_unified_attention",
 ]

@@ -147,5 +147,6 @@ TILES = (
 @law("SEQ-8", pinned=TILES)
 def law_lengths_around_tiles_are_exact(subject: PackedSubject, case: PackedCase) -> None:
     """SEQ-8: sequences may end anywhere in a tile, several in one, and differ much in length."""
-    case = case.but(window=CAUSAL if "causal" in subject.implementation.features else EVERYWHERE)
+    causal = case.but(window=CAUSAL)
+    case = causal if subject.refuses(causal) is None else case.but(window=EVERYWHERE)
     subject.judge_case(case, "a sequence is wrong whose end lies inside a tile")

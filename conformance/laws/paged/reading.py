@@ -5,10 +5,12 @@ import torch
 from attnspec.conformance.comparison.close import check_close
 from attnspec.conformance.comparison.violation import NotClaimed, Violation
 from attnspec.conformance.laws.law import law
+from attnspec.conformance.operators.packed.case import GARBAGE
 from attnspec.conformance.operators.packed.subject import AXES
 from attnspec.conformance.operators.paged.call import PagedCall
 from attnspec.conformance.operators.paged.case import PagedCase, Past, Places, cases
 from attnspec.conformance.operators.paged.subject import PagedSubject
+from attnspec.spec import MaskedNonfinite
 from attnspec.spec.packed import CAUSAL
 
 F32, F16, BF16 = torch.float32, torch.float16, torch.bfloat16
@@ -204,6 +206,41 @@ def law_the_rest_of_a_batch_changes_no_sequence(subject: PagedSubject, case: Pag
                 message="the bits of a sequence depend on the rest of the batch",
                 axes=AXES,
             )
+        _check_among_poison(subject, call, b)
+
+
+def _check_among_poison(subject: PagedSubject, call: PagedCall, kept: int) -> None:
+    """Check the rows of a sequence whose neighbours' pages hold NaN, or large numbers.
+
+    Raises:
+        Violation: if they are not its attention.
+    """
+    blocked = subject.profile.neighbours is MaskedNonfinite.BLOCKED
+    poisoned = among_poison(call, kept, torch.nan if blocked else GARBAGE)
+    expected = subject.expect(call)[kept]
+    check_close(
+        subject.call(poisoned).out[call.rows(kept)],
+        expected.out,
+        expected.bound,
+        what=f"out of sequence {kept}",
+        message="the numbers in pages of other sequences change the result of a sequence",
+        may_be_nan=expected.may_be_nan,
+        axes=AXES,
+    )
+
+
+def among_poison(call: PagedCall, kept: int, number: float) -> PagedCall:
+    """Return the call with a number in all pages of the other sequences alone."""
+    own = call.slots(kept, 0, call.lengths()[kept])[0]
+    others = [call.slots(b, 0, length)[0] for b, length in enumerate(call.lengths())]
+    pages = torch.zeros(len(call.key), dtype=torch.bool)
+    pages[torch.cat(others)] = True
+    pages[own] = False
+    place = pages[:, None, None, None]
+    changed: PagedCall = call.but(
+        key=torch.where(place, number, call.key), value=torch.where(place, number, call.value)
+    )
+    return changed
 
 
 def alone(call: PagedCall, b: int) -> PagedCall:

@@ -1,10 +1,13 @@
 """A correct packed attention whose steps mutants replace."""
 
+from dataclasses import replace
 from typing import Any
 
 import torch
 
+from attnspec.conformance.mutants.bases.wrong_at_rows import wrong_at
 from attnspec.conformance.mutants.registry import plant
+from attnspec.conformance.operators.packed.regimes import AXES, call_of
 from attnspec.spec.packed import (
     EVERYWHERE,
     PACKED_FEATURES,
@@ -65,7 +68,30 @@ class PlainPacked:
         """Read the offsets."""
         assert cu_seq_k is not None
         assert not paged
+        self.fits(cu_seq_q, len(self.query), self.max_q)
+        self.fits(cu_seq_k, len(self.key), self.max_k)
+        self.as_many(len(cu_seq_q), len(cu_seq_k))
         self.offsets, self.key_offsets = cu_seq_q.tolist(), cu_seq_k.tolist()
+
+    def fits(self, offsets: torch.Tensor, rows: int, longest: int) -> None:
+        """Refuse offsets or a maximum that do not fit."""
+        self.ends(int(offsets[0]), int(offsets[-1]), rows)
+        self.lengths(offsets.diff(), longest)
+
+    def ends(self, first: int, last: int, rows: int) -> None:
+        """Refuse offsets that do not begin at 0, or end beyond a tensor."""
+        if first != 0 or last > rows:
+            raise ValueError(f"offsets must begin at 0 and end at {rows} or before")
+
+    def lengths(self, lengths: torch.Tensor, longest: int) -> None:
+        """Refuse negative lengths, and those beyond the maximum."""
+        if bool((lengths < 0).any()) or bool((lengths > longest).any()):
+            raise ValueError(f"lengths must lie in 0 to {longest}, got {lengths.tolist()}")
+
+    def as_many(self, of_queries: int, of_keys: int) -> None:
+        """Refuse another number of sequences in another argument."""
+        if of_queries != of_keys:
+            raise ValueError(f"{of_queries} offsets of queries, {of_keys} of keys")
 
     @property
     def sequences(self) -> int:
@@ -163,6 +189,18 @@ def correct(
     function.lse_layout = profile.lse_layout
     return PackedImplementation(
         name=name, function=function, features=PACKED_FEATURES, profile=profile
+    )
+
+
+def packed_wrong_at(identifier: str, title: str, *regimes: tuple[str, str]) -> None:
+    """Plant an attention that is wrong where all of some regimes hold."""
+    subject = correct(identifier)
+    function = wrong_at(subject.function, call_of, AXES, *regimes)
+    plant(
+        id=identifier,
+        title=title,
+        subject=replace(subject, function=function),
+        killed_by="packed-attention-is-right-in-every-two-regimes",
     )
 
 

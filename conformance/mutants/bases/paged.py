@@ -1,11 +1,14 @@
 """A correct paged attention whose steps mutants replace."""
 
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from attnspec.conformance.mutants.bases.packed import PlainPacked
+from attnspec.conformance.mutants.bases.wrong_at_rows import wrong_at
 from attnspec.conformance.mutants.registry import plant
+from attnspec.conformance.operators.paged.regimes import AXES, call_of
 from attnspec.spec.packed import OutsideRows
 from attnspec.spec.paged import PAGED_FEATURES, PagedImplementation, PagedProfile
 from attnspec.spec.profiles import RoundingLevel
@@ -26,9 +29,27 @@ class PlainPaged(PlainPacked):
         self.table, self.page_size = paged["block_table"], self.key.shape[1]
         self.pools = {"key": self.key, "value": self.value}
         new_key, new_value = paged.get("new_key"), paged.get("new_value")
+        self.fits(cu_seq_q, len(self.query), self.max_q)
+        self.as_many(self.sequences, len(self.table))
+        self.as_many(self.sequences, len(self.used))
+        added = cu_seq_q.diff() * (0 if new_key is None else 1)
+        for b, length in enumerate(self.used):
+            self.room(b, length, length + int(added[b]))
         if new_key is not None and new_value is not None:
             for b in range(self.sequences):
                 self.append(b, new_key[self.rows(b)], new_value[self.rows(b)])
+
+    def room(self, b: int, before: int, after: int) -> None:
+        """Refuse a length that does not fit, and entries of the table beyond the pool."""
+        if before < 0 or after > min(self.max_k, self.table.shape[1] * self.page_size):
+            raise ValueError(f"no room for {after} tokens behind {before}")
+        entries = self.table[b, : -(-after // self.page_size)]
+        self.entries(entries, len(self.pools["key"]))
+
+    def entries(self, entries: torch.Tensor, pages: int) -> None:
+        """Refuse pages beyond the pool."""
+        if bool(((entries < 0) | (entries >= pages)).any()):
+            raise ValueError(f"entries must lie in 0 to {pages - 1}")
 
     def append(self, b: int, key: torch.Tensor, value: torch.Tensor) -> None:
         """Write the new tokens of a sequence behind its others."""
@@ -69,6 +90,18 @@ def correct(
     function.lse_layout = profile.lse_layout
     return PagedImplementation(
         name=name, function=function, features=PAGED_FEATURES, profile=profile
+    )
+
+
+def paged_wrong_at(identifier: str, title: str, *regimes: tuple[str, str]) -> None:
+    """Plant an attention that is wrong where all of some regimes hold."""
+    subject = correct(identifier)
+    function = wrong_at(subject.function, call_of, AXES, *regimes)
+    plant(
+        id=identifier,
+        title=title,
+        subject=replace(subject, function=function),
+        killed_by="paged-attention-is-right-in-every-two-regimes",
     )
 
 

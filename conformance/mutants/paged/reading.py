@@ -361,3 +361,25 @@ class DividedByRoom(PlainPaged):
         keys = value.shape[1]
         room = math.ceil(keys / self.page_size) * self.page_size if keys else 1
         return super().mix(weights, value) * (keys / room if keys else 1.0)
+
+
+@paged_mistake(
+    "own-paged-finite-mask",
+    "all keys are multiplied, and a mask adds a finite number to the scores of other sequences",
+    killed_by=BATCH,
+)
+class FiniteMask(PlainPaged):
+    def gather(self, b: int) -> tuple[torch.Tensor, torch.Tensor]:
+        self.own = super().gather(b)
+        others = [super(FiniteMask, self).gather(other) for other in range(self.sequences)]
+        del others[b]
+        key, value = (torch.cat(each) for each in zip(self.own, *others, strict=True))
+        return key, value
+
+    def sequence(
+        self, b: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        out, lse = super().sequence(b, query, *self.own)
+        # the weights of the other keys are zero, and zero times NaN is NaN
+        spread = (key[len(self.own[0]) :].sum() + value[len(self.own[1]) :].sum()) * 0.0
+        return out + spread, lse

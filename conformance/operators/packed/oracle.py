@@ -46,7 +46,7 @@ def padded_profile(
     return Profile(
         causal_alignment=alignment,
         empty_row=profile.empty_row,
-        rounding=Rounding(level=profile.rounding),
+        rounding=Rounding(level=profile.rounding, accumulator=profile.accumulator),
     )
 
 

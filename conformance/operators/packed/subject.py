@@ -7,7 +7,8 @@ from typing import Any
 import torch
 
 from attnspec.conformance.comparison.close import check_close
-from attnspec.conformance.comparison.violation import Explained, NotClaimed, Raised, Violation
+from attnspec.conformance.comparison.violation import Explained, Raised, Violation
+from attnspec.conformance.isolation.attempt import attempt
 from attnspec.conformance.operators.packed.call import PackedCall
 from attnspec.conformance.operators.packed.case import GARBAGE
 from attnspec.conformance.operators.packed.explanation import Named, explained
@@ -38,6 +39,9 @@ AXES = ("token", "head", "channel")
 """Names of the axes of an output in a message."""
 
 LSE_AXES = ("head", "token")
+
+REFUSED = "raises"
+"""What an invalid call does, in words."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,6 +172,29 @@ class PackedBase(OperatorSubject):
         result = self.call(call)
         self.compare(call, result, message)
         return result
+
+    def judge_refused(self, call: PackedCall, problem: str) -> None:
+        """Make an invalid call in a process of its own, and check that it raises.
+
+        Raises:
+            Violation: if it returns, writes to a pool before it raises, or ends its process.
+            NotAvailable: if there can be no such process.
+        """
+        self.last_call = OperatorCall(tensors=call.tensors(), arguments=call.code())
+
+        def make() -> str:
+            before = [each.clone() for each in call.operands.values()]
+            try:
+                self.make(call)
+            except Exception:
+                pairs = zip(before, call.operands.values(), strict=True)
+                same = [bool(((x == y) | (x.isnan() & y.isnan())).all()) for x, y in pairs]
+                return REFUSED if all(same) else "it raises after it has written to a pool"
+            return "it returns a result"
+
+        seen = attempt(make)
+        if seen != REFUSED:
+            raise Violation(f"a call with {problem} is not refused: {seen}")
 
     def compare_rows(self, call: PackedCall, result: Result, message: str) -> None:
         """Check a result against the definition of a call that was made in another form.
@@ -338,13 +365,3 @@ class PackedSubject(PackedBase):
                     message="gradients of rows outside all sequences are not zero",
                     axes=AXES,
                 )
-
-    def demand_no_empty(self, call: PackedCall) -> None:
-        """Check that a changed call has only sequences that are claimed.
-
-        Raises:
-            NotClaimed: if one is empty and the profile says that this is undefined.
-        """
-        lengths = [*call.cu_seq_q.diff().tolist(), *call.cu_seq_k.diff().tolist()]
-        if 0 in lengths and self.profile.empty_sequences is EmptySequences.UNDEFINED:
-            raise NotClaimed("sequences of length zero are not claimed")

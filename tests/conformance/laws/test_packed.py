@@ -2,6 +2,8 @@
 
 import contextlib
 import importlib
+import os
+import signal
 from dataclasses import replace
 
 import pytest
@@ -16,6 +18,7 @@ from attnspec.conformance.mutants.bases.packed import PROFILE, PlainPacked, corr
 from attnspec.conformance.mutants.registry import planted
 from attnspec.conformance.operators.packed.case import PackedCase
 from attnspec.conformance.operators.packed.subject import PackedSubject
+from attnspec.conformance.report.record import Outcome
 from attnspec.conformance.runner.check import check
 from attnspec.reference.operator_implementations import PACKED
 from attnspec.spec.packed import (
@@ -27,9 +30,9 @@ from attnspec.spec.packed import (
 )
 from attnspec.spec.profiles import EmptyRow, MaskedNonfinite
 
-for _chapter in ("definition", "gradients", "neighbours"):
+for _chapter in ("definition", "gradients", "neighbours", "refusals", "in_regimes"):
     importlib.import_module(f"attnspec.conformance.laws.packed.{_chapter}")
-for _chapter in ("neighbours", "sequences"):
+for _chapter in ("neighbours", "sequences", "refusals", "in_regimes"):
     importlib.import_module(f"attnspec.conformance.mutants.packed.{_chapter}")
 LAWS = {name: law for name, law in registered().items() if law.judges == "packed"}
 MUTANTS = {
@@ -157,7 +160,7 @@ def test_rows_that_are_right_are_not_explained():
     """Of one sequence, reading the keys of all sequences is right."""
     record = check(LAWS[MUTANTS["PKD-09"].killed_by], subject_of(MUTANTS["PKD-09"].subject), None)
     assert record.cause == ""
-    assert "not zero, as the profile says" in record.message
+    assert "not zero, as the profile says" in record.reason
 
 
 def test_the_snippet_of_a_failure_repeats_it():
@@ -188,3 +191,23 @@ def test_sequences_and_heads_that_do_not_fit_are_refused():
         PackedCase(queries=(1,), keys=(1, 2))
     with pytest.raises(ValueError, match="do not share"):
         PackedCase(heads=3, kv_heads=2)
+
+
+def test_an_invalid_call_that_crashes_is_a_violation_and_ends_no_run():
+    class Crashes(PlainPacked):
+        def lengths(self, lengths, longest):
+            if bool((lengths < 0).any()):
+                os.kill(os.getpid(), signal.SIGSEGV)
+            super().lengths(lengths, longest)
+
+    name = "lengths-that-do-not-fit-are-refused"
+    record = check(LAWS[name], subject_of(correct("it", Crashes)), None)
+    assert record.outcome is Outcome.FAILED
+    assert "queries that fall is not refused: its process died by SIGSEGV" in record.reason
+
+
+def test_without_the_claim_no_invalid_call_is_made():
+    declared = correct("it")
+    declared = replace(declared, features=declared.features - {"validates"})
+    record = check(LAWS["lengths-that-do-not-fit-are-refused"], subject_of(declared), None)
+    assert record.outcome is Outcome.NOT_CLAIMED

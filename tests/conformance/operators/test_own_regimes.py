@@ -10,11 +10,13 @@ from trying import judged_count
 
 from attnspec.conformance.comparison.violation import Violation
 from attnspec.conformance.laws.law import registered
-from attnspec.conformance.mutants.bases import experts, gated_mlp, rotary
+from attnspec.conformance.mutants.bases import experts, gated_mlp, packed, paged, rotary
 from attnspec.conformance.mutants.bases.wrong_at_rows import wrong_at
 from attnspec.conformance.operators.experts import regimes as of_experts
 from attnspec.conformance.operators.experts import router_regimes as of_router
 from attnspec.conformance.operators.gated_mlp import regimes as of_gated_mlp
+from attnspec.conformance.operators.packed import regimes as of_packed
+from attnspec.conformance.operators.paged import regimes as of_paged
 from attnspec.conformance.operators.regimes import pairs_of
 from attnspec.conformance.operators.rotary import regimes as of_rotary
 from attnspec.conformance.operators.subjects import subject_of_operator
@@ -22,7 +24,10 @@ from attnspec.conformance.report.record import Outcome
 from attnspec.conformance.runner.check import check
 from attnspec.conformance.runner.effort import Effort
 
-for chapter in ("rotary.gradients", "gated_mlp.definition", "experts.router", "experts.definition"):
+for chapter in (
+    *("rotary.gradients", "gated_mlp.definition", "experts.router", "experts.definition"),
+    *("packed.in_regimes", "paged.in_regimes"),
+):
     importlib.import_module(f"attnspec.conformance.laws.{chapter}")
 
 
@@ -68,6 +73,20 @@ OPERATORS = {
         most=95,
     ),
 }
+OPERATORS |= {
+    "packed": Operator(
+        law="packed-attention-is-right-in-every-two-regimes",
+        correct=packed.correct(),
+        regimes=of_packed,
+        most=130,
+    ),
+    "paged": Operator(
+        law="paged-attention-is-right-in-every-two-regimes",
+        correct=paged.correct(),
+        regimes=of_paged,
+        most=170,
+    ),
+}
 CLASSES = [
     (operator, (axis, each.name))
     for operator, of in OPERATORS.items()
@@ -91,6 +110,11 @@ PAIRS = [
     ("experts", ("group", "none"), ("shared", "yes")),
     ("experts", ("group", "64 and more"), ("dtype", "float16")),
     ("experts", ("d_inner", "127 to 129"), ("backward", "yes")),
+    ("packed", ("group", "5 to 7"), ("phase", "chunks")),
+    ("packed", ("d_head", "128"), ("backward", "yes")),
+    ("paged", ("page_size", "128"), ("window", "up to 63")),
+    ("paged", ("group", "9 and more"), ("d_head", "128")),
+    ("paged", ("longest", "4096 and more"), ("page_size", "one")),
 ]
 
 
@@ -145,6 +169,31 @@ APART = {
         "chosen: some with experts: 1",
         "experts: 1 with group: none",
         "chosen: all with group: none",
+    },
+    "packed": {
+        # a single sequence has one length
+        "lengths: equal with sequences: one",
+        "lengths: one 64 times as long with sequences: one",
+        "lengths: unequal with sequences: one",
+        "lengths: one 64 times as long with longest: 1 to 32",
+        # its oracle would take seconds
+        "longest: 4096 and more with phase: prefill",
+    },
+    "paged": {
+        # a single sequence has one length
+        "lengths: equal with sequences: one",
+        "lengths: one 64 times as long with sequences: one",
+        "lengths: unequal with sequences: one",
+        "lengths: one 64 times as long with longest: 1 to 32",
+        # its oracle would take seconds
+        "longest: 4096 and more with phase: prefill",
+        # pages have at most 256 tokens, and a long sequence has many
+        "longest: 1 to 32 with pages: over 64",
+        "longest: 511 to 513 with pages: one each",
+        "longest: 4096 and more with pages: one each",
+        "page size: 65 to 127 with pages: over 64",
+        "page size: 128 with pages: over 64",
+        "page size: 256 with pages: over 64",
     },
 }
 """Pairs of classes that no call joins."""

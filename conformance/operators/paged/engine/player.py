@@ -10,6 +10,7 @@ from attnspec.conformance.operators.packed.call import PackedCall
 from attnspec.conformance.operators.packed.case import GARBAGE, offsets
 from attnspec.conformance.operators.packed.subject import Result
 from attnspec.conformance.operators.paged.call import PagedCall
+from attnspec.conformance.operators.paged.case import PagedCase
 from attnspec.conformance.operators.paged.engine.serving import (
     Add,
     Decode,
@@ -208,6 +209,7 @@ class Player:
         used = [length - (queries if appends else 0) for length in lengths]
         added = new if appends and new is not None else []
         case = self.serving
+        self._demand(queries, lengths, appends=appends)
         call = PagedCall(
             query=torch.cat([each.tokens["query"][-queries:] for each in chosen]),
             key=self.pools["key"],
@@ -238,6 +240,27 @@ class Player:
         self.subject.compare_rows(histories, result, message)
         if appends:
             self._check_written(chosen, queries, message)
+
+    def _demand(self, queries: int, lengths: list[int], *, appends: bool) -> None:
+        """Check that the subject takes a call of these lengths.
+
+        Raises:
+            NotClaimed: with the reason.
+        """
+        case = self.serving
+        made = PagedCase(
+            queries=(queries,) * len(lengths),
+            keys=tuple(lengths),
+            heads=case.heads,
+            kv_heads=case.kv_heads,
+            d_head=case.d_head,
+            dtype=case.dtype,
+            window=case.window,
+            scale=case.scale,
+            page_size=case.page_size,
+            append=appends,
+        )
+        self.subject.demand(made)
 
     def _check_written(self, chosen: list[Sequence], tokens: int, message: str) -> None:
         """Check that the pages hold the tokens that a call has appended."""

@@ -1,0 +1,57 @@
+"""FlashInfer's `BatchPrefillWithRaggedKVCacheWrapper`, on a CUDA device.
+
+The claims follow its documentation; they have not been tried on a device.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from attnspec.implementations.adapters.packed_flashinfer import packed_from_ragged_wrapper
+from attnspec.implementations.cuda import ACCUMULATOR, no_device, on_cuda
+from attnspec.implementations.frameworks import missing
+from attnspec.spec.packed import EmptySequences, OutsideRows, PackedImplementation, PackedProfile
+from attnspec.spec.profiles import MaskedNonfinite
+
+
+@functools.cache
+def _adapted() -> Callable[..., Any]:
+    from flashinfer import BatchPrefillWithRaggedKVCacheWrapper
+
+    workspace = torch.empty(128 * 2**20, dtype=torch.uint8, device="cuda")
+    return packed_from_ragged_wrapper(BatchPrefillWithRaggedKVCacheWrapper(workspace))
+
+
+def packed(*operands: Any, **options: Any) -> Any:
+    """Import the library on the first call, and call its function on the device."""
+    return on_cuda(_adapted())(*operands, **options)
+
+
+def supports(case: Any) -> str | None:
+    """Return the reason why the function refuses a case, or None."""
+    if case.d_head not in (64, 128, 256):
+        return "the wrapper needs d_head of 64, 128 or 256"
+    if case.window[1] > 0 or (case.window[1] == -1 and case.window[0] != -1):
+        return "the window of the wrapper is causal"
+    if case.window != (-1, -1) and any(n > m for n, m in zip(case.queries, case.keys, strict=True)):
+        return "a row without keys is not documented"
+    return None
+
+
+IMPLEMENTATION = PackedImplementation(
+    name="packed_flashinfer",
+    function=packed,
+    features=frozenset({"causal", "window", "gqa", "lse", "softcap"}),
+    dtypes=(torch.float16, torch.bfloat16),
+    has_gradients=False,
+    supports=supports,
+    unavailable=lambda: missing("flashinfer") or no_device(),
+    profile=PackedProfile(
+        empty_sequences=EmptySequences.UNDEFINED,  # not documented
+        outside_rows=OutsideRows.ZERO,
+        neighbours=MaskedNonfinite.PROPAGATES,
+        accumulator=ACCUMULATOR,
+    ),
+)

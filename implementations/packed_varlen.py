@@ -1,0 +1,52 @@
+"""torch's `varlen_attn`, on a CUDA device.
+
+The claims follow its documentation; they have not been tried on a device.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from attnspec.implementations.cuda import ACCUMULATOR, no_device, on_cuda
+from attnspec.spec.packed import EmptySequences, OutsideRows, PackedImplementation, PackedProfile
+from attnspec.spec.profiles import MaskedNonfinite
+
+
+@functools.cache
+def _adapted() -> Callable[..., Any]:
+    from torch.nn.attention.varlen import varlen_attn
+
+    return varlen_attn
+
+
+def packed(*operands: Any, **options: Any) -> Any:
+    """Import the library on the first call, and call its function on the device."""
+    return on_cuda(_adapted())(*operands, **options)
+
+
+def supports(case: Any) -> str | None:
+    """Return the reason why the function refuses a case, or None."""
+    if case.d_head % 8 or case.d_head > 256:
+        return "the function needs d_head to be a multiple of 8 up to 256"
+    if case.window != (-1, -1) and any(n > m for n, m in zip(case.queries, case.keys, strict=True)):
+        return "a row without keys is not documented"
+    return None
+
+
+IMPLEMENTATION = PackedImplementation(
+    name="packed_varlen",
+    function=packed,
+    features=frozenset({"causal", "window", "gqa", "lse"}),
+    dtypes=(torch.float16, torch.bfloat16),
+    has_gradients=True,
+    supports=supports,
+    unavailable=lambda: no_device(),
+    profile=PackedProfile(
+        empty_sequences=EmptySequences.UNDEFINED,  # not documented
+        outside_rows=OutsideRows.UNDEFINED,
+        neighbours=MaskedNonfinite.PROPAGATES,
+        accumulator=ACCUMULATOR,
+    ),
+)
