@@ -91,7 +91,9 @@ def test_the_same_kernel_without_a_bug_conforms():
     assert subject.profile.unwritten is MaskedNonfinite.BLOCKED
     for law in LAWS:
         record = check(law, subject, None)
-        assert record.outcome is Outcome.PASSED, record.message
+        # a function says nothing about invalid arguments
+        is_silent = "validates" in law.needs
+        assert record.outcome is (Outcome.NOT_CLAIMED if is_silent else Outcome.PASSED), law.name
 
 
 def test_a_function_with_every_parameter_claims_every_feature():
