@@ -26,23 +26,38 @@ from attnspec.conformance.attention.model_sizes import (
     DECODERS,
     DIFFUSION,
     DIVIDED,
+    EIGHT_HEADS,
     ENCODERS,
+    FEW_HEADS,
+    GEMMA_TRAINED,
+    IMAGES,
     LATENT,
+    LATENT_ALL,
     LEFT_PADDING,
+    LLAMA_3B,
+    LLAMA_7B,
+    LLAMA_70B,
     MANY_HEADS,
     MISTRAL,
     OF_16,
     OF_FEW_HEADS,
     OWN_BIAS,
     PADDING,
+    PHI_3,
+    PREFILLED,
     QUERYING,
     SEVERAL_HEADS,
     SIDES,
+    SMALL_ENCODER,
     SWIN,
     TEXTS,
+    TRAINED,
     TWO_HEADS,
+    TWO_OF_ENCODER,
     VISION,
+    VISION_DIVIDED,
     WHISPER,
+    WIDE_ENCODER,
     Sizes,
 )
 from attnspec.spec import (
@@ -83,6 +98,7 @@ class Phase:
         is_long: whether its calls take so long that each width of each model is called once, with
             options that change with the seed.
         products: products of its largest call.
+        numbers: numbers of the keys and values of a group, repeated for each head that reads them.
     """
 
     name: str
@@ -94,6 +110,7 @@ class Phase:
     backward: bool = False
     is_long: bool = False
     products: float = PRODUCTS
+    numbers: float = NUMBERS_OF_GROUP
 
     def lengths(self, scores: float, longest: float, dice: random.Random) -> tuple[int, int] | None:
         """Return numbers of queries and keys, or None if all are too large.
@@ -131,6 +148,100 @@ PHASES = (
         models=(SEVERAL_HEADS, DIVIDED),
         queries=(257, 600),
         batch=(4, 6, 8),
+    ),
+    Phase(
+        name="prefill of two prompts of over 1 024 tokens",
+        models=PREFILLED,
+        queries=(1024, 1090),
+        batch=(2,),
+        is_long=True,
+        products=8e9,
+    ),
+    Phase(
+        name="prefill of over 1 024 tokens with wide heads",
+        models=(LLAMA_3B,),
+        queries=(1024, 1040),
+        is_long=True,
+        products=7.5e9,
+    ),
+    Phase(
+        name="prefill of over 2 048 tokens with several heads",
+        models=(FEW_HEADS,),
+        queries=(2048, 2200),
+        is_long=True,
+        products=4e9,
+    ),
+    Phase(
+        name="decoding of long requests",
+        models=(EIGHT_HEADS, OF_FEW_HEADS[1], PHI_3),
+        queries=(1, 1),
+        keys=(1024, 2100),
+        batch=(8, 12),
+    ),
+    Phase(
+        name="speculative decoding of long requests",
+        models=(EIGHT_HEADS, OF_FEW_HEADS[1]),
+        queries=(2, 8),
+        keys=(1024, 2100),
+        batch=(8, 12),
+    ),
+    Phase(
+        name="decoding of a group on over 8 192 keys",
+        models=(EIGHT_HEADS,),
+        queries=(1, 1),
+        keys=(8193, 9700),
+        is_long=True,
+    ),
+    Phase(
+        name="decoding of latent attention with many heads",
+        models=(LATENT_ALL,),
+        queries=(1, 4),
+        keys=(1024, 1100),
+        is_long=True,
+        numbers=4e7,
+    ),
+    Phase(
+        name="embedding of many texts",
+        models=(SMALL_ENCODER, WIDE_ENCODER),
+        queries=(17, 40),
+        batch=(66, 128),
+        is_causal=False,
+        is_long=True,
+    ),
+    Phase(
+        name="encoding of many long texts",
+        models=(WIDE_ENCODER,),
+        queries=(256, 270),
+        batch=(32,),
+        is_causal=False,
+        is_long=True,
+        products=4e9,
+    ),
+    Phase(
+        name="images of over 2 048 tokens",
+        models=(IMAGES,),
+        queries=(2048, 4150),
+        is_causal=False,
+        is_long=True,
+        products=4e9,
+    ),
+    Phase(
+        name="cross attention of a large image to a prompt",
+        models=(DIFFUSION,),
+        queries=(3000, 4096),
+        keys=(64, 128),
+        is_causal=False,
+        is_long=True,
+    ),
+    Phase(
+        name="cross attention with over 16 million numbers",
+        models=(LLAMA_70B,),
+        queries=(1024, 1100),
+        keys=(64, 80),
+        batch=(2,),
+        is_causal=False,
+        is_long=True,
+        products=6e9,
     ),
     Phase(name="texts of CLIP", models=(CLIP,), queries=(77, 77), batch=(16, 32)),
     Phase(
@@ -244,6 +355,76 @@ PHASES = (
         models=OF_FEW_HEADS,
         queries=(513, 1100),
         backward=True,
+    ),
+    Phase(
+        name="training on over 1 024 tokens with several heads",
+        models=TRAINED,
+        queries=(1024, 1200),
+        backward=True,
+        is_long=True,
+        products=6e9,
+    ),
+    Phase(
+        name="training on two texts of 1 024 tokens with all heads",
+        models=TRAINED[:1],
+        queries=(1024, 1030),
+        batch=(2,),
+        backward=True,
+        is_long=True,
+        products=8e9,
+    ),
+    Phase(
+        name="training on over 512 tokens with wide heads",
+        models=(GEMMA_TRAINED,),
+        queries=(512, 600),
+        backward=True,
+        is_long=True,
+        products=4e9,
+    ),
+    Phase(
+        name="training on over 400 tokens with many wide heads",
+        models=(LLAMA_7B,),
+        queries=(400, 440),
+        backward=True,
+        is_long=True,
+        products=4e9,
+    ),
+    Phase(
+        name="training on several texts of over 512 tokens",
+        models=(SEVERAL_HEADS, DIVIDED),
+        queries=(512, 560),
+        batch=(4, 5),
+        backward=True,
+        is_long=True,
+        products=6e9,
+    ),
+    Phase(
+        name="training on batches of over 128 tokens",
+        models=(DIVIDED,),
+        queries=(128, 200),
+        batch=(16, 24),
+        backward=True,
+        is_long=True,
+        products=4e9,
+    ),
+    Phase(
+        name="training of encoders on over 1 024 tokens",
+        models=(TWO_OF_ENCODER,),
+        queries=(1024, 1300),
+        is_causal=False,
+        backward=True,
+        is_long=True,
+        products=4e9,
+    ),
+    Phase(
+        name="training of cross attention to a large image",
+        models=(VISION_DIVIDED,),
+        queries=(64, 300),
+        keys=(1024, 1601),
+        is_causal=False,
+        backward=True,
+        is_long=True,
+        products=4e9,
     ),
     Phase(
         name="training on several texts",
@@ -388,6 +569,8 @@ CACHES = (
     Layout.EXPANDED_BATCH,
 )
 """Layouts of keys and values that come from a cache, which all texts of a batch may share."""
+SHARED = 0.15
+"""Share of the calls in training whose key/value heads are one, expanded."""
 CONTENTS = (Values.NORMAL, Values.PEAKED, Values.PLATEAU, Values.OFFSET)
 
 ALTERNATIVES: tuple[tuple[Feature, ...], ...] = (
@@ -486,7 +669,7 @@ def _case(
     batch = dice.choice(phase.batch)
     of_key = d_head + d_value
     scores = phase.products / (2 if phase.backward else 1) / (heads * of_key)
-    longest = NUMBERS_OF_GROUP / (heads // kv_heads * of_key)
+    longest = phase.numbers / (heads // kv_heads * of_key)
     lengths = phase.lengths(scores / batch, longest, dice)
     if lengths is None:
         batch, lengths = 1, phase.lengths(scores, longest, dice)
@@ -497,6 +680,8 @@ def _case(
     layout, mask = dice.choice(LAYOUTS), options.get("mask")
     is_cached = phase.is_causal and phase.keys is not None
     of_keys = dice.choice(CACHES) if is_cached else layout
+    if phase.backward and dice.random() < SHARED:
+        of_keys = Layout.EXPANDED  # heads of one key/value head, made by `expand`
     if mask in (BIAS, OWN_BIAS) and torch.finfo(dtype).bits == 16 and dice.random() < 0.5:
         options = {**options, "mask": replace(mask, dtype=torch.float32)}
     return Case(

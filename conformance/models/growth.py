@@ -20,18 +20,25 @@ class Growth(StrEnum):
     TOKENS = "tokens"
     """More tokens than a tile of 256."""
     LAYERS = "layers"
-    """Six layers, on more tokens than a tile of 32, in several rows."""
+    """Six layers, on more tokens than a tile of 64."""
+    ROWS = "rows"
+    """Several rows of more tokens than a tile of 128."""
+    CHANNELS = "channels"
+    """Two layers of the width of the smallest released model."""
     IDS = "ids"
-    """A vocabulary that does not fit into 15 bits."""
+    """A vocabulary that does not fit into 15 bits, on more tokens than a tile of 64."""
 
 
 WIDTH = 128
-"""Channels of a grown model: two heads as wide as in every released GPT-2, or four of half."""
+"""Channels of most grown models: two heads as wide as in every released one, or four of half."""
 
 MANY_IDS = 33_000
 
 SPREADS = {"initializer_range": 0.05, "embedding_range": 1.0}
 """Standard deviations of the weights at which attention chooses no single key at this width."""
+
+HEADS, WIDTH_OF_HEAD, SPREAD = 12, 64, 0.02
+"""Heads and channels of the smallest released model, and the standard deviation of its weights."""
 
 LARGEST = {"n_layer": 3, "batch": 3, "length": 40, "vocab_size": 1000}
 """The largest sizes of a pinned case that is grown; others are large by themselves."""
@@ -56,20 +63,27 @@ def grown(case: ModelCase, growth: Growth, dice: random.Random) -> ModelCase:
         dice: draws the sizes.
     """
     n_head = dice.choice((2, 4))
+    heads, width = n_head, WIDTH // n_head
+    spreads = SPREADS
+    if growth is Growth.CHANNELS:
+        heads, width = HEADS, WIDTH_OF_HEAD
+        spreads = SPREADS | {"initializer_range": SPREAD}
     sizes: dict[Growth, dict[str, Any]] = {
         Growth.TOKENS: {"length": dice.randint(257, 290), "n_layer": dice.choice((1, 2))},
-        Growth.LAYERS: {"length": dice.randint(33, 40), "n_layer": 6, "batch": 2},
-        Growth.IDS: {"length": dice.randint(4, 9), "vocab_size": MANY_IDS},
+        Growth.LAYERS: {"length": dice.randint(65, 80), "n_layer": 6, "batch": 2},
+        Growth.ROWS: {"length": dice.randint(129, 140), "batch": dice.choice((4, 5))},
+        Growth.CHANNELS: {"length": dice.randint(5, 17), "n_layer": 2},
+        Growth.IDS: {"length": dice.randint(65, 70), "vocab_size": MANY_IDS},
     }
     larger = {name: max(getattr(case, name), size) for name, size in sizes[growth].items()}
     return case.but(
-        n_head=n_head,
-        d_head=WIDTH // n_head,
-        n_inner=None if case.n_inner is None else WIDTH + case.n_inner,
+        n_head=heads,
+        d_head=width,
+        n_inner=None if case.n_inner is None else heads * width + case.n_inner,
         n_positions=larger["length"] + case.n_positions - case.length,
         dtype=torch.float64,
         **larger,
-        **SPREADS,
+        **spreads,
     )
 
 
@@ -90,6 +104,6 @@ def grown_cases(law: str, pinned: Sequence[ModelCase], seed: int, count: int) ->
     ]
     if law in SMALL_BY_NATURE or not small:
         return []
-    # half of the laws meet many tokens, a quarter each of the others
+    # a third of the laws meet many tokens, a sixth each of the others
     growths = dict.fromkeys([dice.choice((Growth.TOKENS, *Growth)), *Growth])
     return [grown(dice.choice(small), growth, dice) for growth in list(growths)[:count]]
