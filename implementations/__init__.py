@@ -66,6 +66,7 @@ _OPERATORS = (
 _CUDA_OPERATORS = (
     *("packed_varlen", "packed_flash_attn", "packed_flashinfer", "packed_xformers"),
     *("paged_varlen", "paged_flash_attn", "paged_flashinfer", "paged_vllm"),
+    *("liger_rms_norm", "liger_layer_norm", "liger_rotary", "liger_mlp"),
 )
 _LONG_OPERATORS = ("packed_flex",)
 """Operators that a run includes only if it names them: torch traces each shape of this one."""

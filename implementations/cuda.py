@@ -23,7 +23,7 @@ def empty(case: Case) -> bool:
 
 
 def on_cuda(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Let a packed or paged attention run on a CUDA device: tensors are moved there and back.
+    """Let an operator run on a CUDA device: tensors are moved there and back.
 
     Pools of pages, into which the function may write, are copied back.
     """
@@ -33,7 +33,7 @@ def on_cuda(function: Callable[..., Any]) -> Callable[..., Any]:
         options = {name: _to(each, "cuda") for name, each in options.items()}
         result = function(*there, **options)
         for before, after in zip(operands[1:3], there[1:3], strict=True):
-            if before.dim() == 4:
+            if isinstance(before, torch.Tensor) and before.dim() == 4:
                 before.copy_(after)
         if isinstance(result, tuple):
             return tuple(_to(each, "cpu") for each in result)

@@ -20,11 +20,13 @@ LAWS = laws.load()
 COMPILED = [each for each in implementations.operator_names() if each.startswith("compiled_")]
 TRITON = ("triton_rms_norm", "triton_rotary")
 """Judged by `test_triton_rows`, in a process that runs Triton's interpreter."""
+LIGER = ("liger_rms_norm", "liger_layer_norm", "liger_rotary", "liger_mlp")
+"""Judged on a CUDA device; `test_liger` tries their adapters on stand-ins."""
 TRIALS = [
     (name, law.name)
     for name in implementations.operator_names()
     for law in LAWS.values()
-    if name not in (*COMPILED, *TRITON)
+    if name not in (*COMPILED, *TRITON, *LIGER)
     if law.judges == implementations.load_operator(name).operator
     # those have tests of their own, without transformers
     and law.judges not in ("packed", "paged")

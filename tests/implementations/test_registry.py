@@ -31,6 +31,7 @@ def test_every_name_loads_its_kind():
 CUDA = {
     *("packed_varlen", "packed_flash_attn", "packed_flashinfer", "packed_xformers"),
     *("paged_varlen", "paged_flash_attn", "paged_flashinfer", "paged_vllm"),
+    *("liger_rms_norm", "liger_layer_norm", "liger_rotary", "liger_mlp"),
 }
 
 
