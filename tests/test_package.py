@@ -11,6 +11,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 import attnspec
+from attnspec import implementations
 from attnspec.spec import CHAPTERS, SPEC_VERSION
 
 ROOT = Path(__file__).parent.parent
@@ -113,7 +114,18 @@ def test_every_chapter_shows_its_laws():
 
 def test_the_ci_runs_the_commands_of_the_readme():
     ci, readme = (ROOT / ".ci" / "run").read_text(), (ROOT / "README.md").read_text()
+    install = "python -m pip install nox && python -m nox -s"
     for session in ("tests", "conformance"):
-        command = f"python -m pip install nox && python -m nox -s {session}"
-        assert command in ci.splitlines()
-        assert command in readme.splitlines()
+        assert f"{install} {session}" in readme.splitlines()
+    assert f"{install} tests" in ci.splitlines()
+    # every implementation at smoke, and one of them in full
+    runs = [line for line in ci.splitlines() if "nox -s conformance" in line]
+    assert runs[0] == "python -m nox -s conformance -- --effort smoke"
+    assert runs[1].startswith('python -m nox -s conformance -- "${full[')
+
+
+def test_the_ci_tries_known_implementations_in_full():
+    ci = (ROOT / ".ci" / "run").read_text()
+    (names,) = re.findall(r"^full=\((.*)\)$", ci, re.MULTILINE)
+    known = {"reference", *implementations.names(), *implementations.model_names()}
+    assert set(names.split()) == {name for name in known if not name.startswith("cuda_")}

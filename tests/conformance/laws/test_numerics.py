@@ -160,7 +160,7 @@ def test_large_cases_are_tried_at_effort_thorough_alone() -> None:
         check(law, Subject(CORRECT), effort)
     assert large not in tried
     check(law, Subject(CORRECT), Effort.THOROUGH)
-    assert tried[-1] == large
+    assert tried.count(large) == 1
 
 
 def noting(tried: list[Case], *, fresh: bool, fails: bool = False) -> Law:
