@@ -17,7 +17,7 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -80,7 +80,8 @@ class Process:
         with warnings.catch_warnings():
             # a worker has one other thread, which waits for messages of the controller
             warnings.simplefilter("ignore", DeprecationWarning)
-            self._process.start()
+            with _Watchdog.stopped():
+                self._process.start()
         remote_connection.close()
         remote_output.close()
         self._tail = b""
@@ -163,7 +164,39 @@ class Process:
 
 def shorten_limit(seconds: float) -> None:
     """Give the rest of the current request at most these seconds; call it inside the process."""
-    faulthandler.dump_traceback_later(seconds, exit=True, file=2)
+    _Watchdog.start(seconds)
+
+
+class _Watchdog:
+    """The thread of faulthandler that ends this process once a request has taken too long."""
+
+    until: float | None = None
+    """The time at which it ends the process; None while it does not run."""
+
+    @classmethod
+    def start(cls, seconds: float) -> None:
+        cls.until = time.monotonic() + seconds
+        # a thread that needs no lock of the interpreter, so that it ends a loop in C as well
+        faulthandler.dump_traceback_later(seconds, exit=True, file=2)
+
+    @classmethod
+    def stop(cls) -> None:
+        cls.until = None
+        faulthandler.cancel_dump_traceback_later()
+
+    @classmethod
+    @contextlib.contextmanager
+    def stopped(cls) -> Iterator[None]:
+        """Stop it in a block that forks: a copy without the thread would wait for its end."""
+        until = cls.until
+        if until is None:
+            yield
+            return
+        cls.stop()
+        try:
+            yield
+        finally:
+            cls.start(max(until - time.monotonic(), 0.001))
 
 
 def start_method() -> str:
@@ -199,10 +232,9 @@ def _serve(
             request = json.loads(connection.recv_bytes())
         except EOFError:
             os._exit(0)
-        # from a thread that needs no lock of the interpreter, so that it ends a loop in C as well
-        faulthandler.dump_traceback_later(request.pop("limit"), exit=True, file=2)
+        _Watchdog.start(request.pop("limit"))
         reply = handler(request, send_note)
-        faulthandler.cancel_dump_traceback_later()
+        _Watchdog.stop()
         send_note(_REPLY, reply.encode("utf-8", "surrogatepass"))
 
 
