@@ -22,13 +22,10 @@ CAUSAL = (UNBOUNDED, 0)
 
 
 class AuxRequest(NamedTuple):
-    """The further results that a call asks for: `torch.nn.attention.varlen.AuxRequest`.
-
-    Attributes:
-        lse: whether the log-sum-exp is returned too.
-    """
+    """The further results that a call asks for: `torch.nn.attention.varlen.AuxRequest`."""
 
     lse: bool = False
+    """Whether the log-sum-exp is returned too."""
 
 
 class EmptySequences(StrEnum):
