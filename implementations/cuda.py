@@ -6,6 +6,7 @@ from typing import Any
 import torch
 
 from attnspec.spec import Case
+from attnspec.spec.packed import EVERYWHERE
 
 ACCUMULATOR = 2.0**-22
 """Unit roundoff of sums in tensor cores: their adders truncate (Fasi et al. 2021), with margin."""
@@ -14,6 +15,27 @@ ACCUMULATOR = 2.0**-22
 def no_device() -> str | None:
     """Return the reason why nothing can run on a CUDA device here, or None."""
     return None if torch.cuda.is_available() else "no CUDA device"
+
+
+def undocumented_rows(case: Any) -> str | None:
+    """Return the reason why a packed or paged case is refused, if it may have rows without keys.
+
+    The libraries do not say what they give there.
+    """
+    is_hiding = case.window != EVERYWHERE
+    if is_hiding and any(n > m for n, m in zip(case.queries, case.keys, strict=True)):
+        return "a row without keys is not documented"
+    return None
+
+
+def vector_widths(case: Any) -> str | None:
+    """Return the reason why a packed or paged case is refused, if its heads have other widths.
+
+    FlashAttention's kernels load eight channels at once, of 256 at most.
+    """
+    if case.d_head % 8 or case.d_head > 256:
+        return "the function needs d_head to be a multiple of 8 up to 256"
+    return undocumented_rows(case)
 
 
 def empty(case: Case) -> bool:

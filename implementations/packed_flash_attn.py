@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from attnspec.implementations.adapters.packed_flash_attn import packed_from_flash_attn_varlen_func
-from attnspec.implementations.cuda import ACCUMULATOR, no_device, on_cuda
+from attnspec.implementations.cuda import ACCUMULATOR, no_device, on_cuda, undocumented_rows
 from attnspec.implementations.frameworks import missing
 from attnspec.spec.packed import EmptySequences, OutsideRows, PackedImplementation, PackedProfile
 from attnspec.spec.profiles import MaskedNonfinite
@@ -32,9 +32,7 @@ def supports(case: Any) -> str | None:
     """Return the reason why the function refuses a case, or None."""
     if case.d_head > 256:
         return "the function needs d_head <= 256"
-    if case.window != (-1, -1) and any(n > m for n, m in zip(case.queries, case.keys, strict=True)):
-        return "a row without keys is not documented"
-    return None
+    return undocumented_rows(case)
 
 
 IMPLEMENTATION = PackedImplementation(

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from attnspec.implementations.cuda import ACCUMULATOR, no_device, on_cuda
+from attnspec.implementations.cuda import ACCUMULATOR, no_device, on_cuda, vector_widths
 from attnspec.spec.packed import EmptySequences, OutsideRows, PackedImplementation, PackedProfile
 from attnspec.spec.profiles import MaskedNonfinite
 
@@ -26,23 +26,14 @@ def packed(*operands: Any, **options: Any) -> Any:
     return on_cuda(_adapted())(*operands, **options)
 
 
-def supports(case: Any) -> str | None:
-    """Return the reason why the function refuses a case, or None."""
-    if case.d_head % 8 or case.d_head > 256:
-        return "the function needs d_head to be a multiple of 8 up to 256"
-    if case.window != (-1, -1) and any(n > m for n, m in zip(case.queries, case.keys, strict=True)):
-        return "a row without keys is not documented"
-    return None
-
-
 IMPLEMENTATION = PackedImplementation(
     name="packed_varlen",
     function=packed,
     features=frozenset({"causal", "window", "gqa", "lse"}),
     dtypes=(torch.float16, torch.bfloat16),
     has_gradients=True,
-    supports=supports,
-    unavailable=lambda: no_device(),
+    supports=vector_widths,
+    unavailable=no_device,
     profile=PackedProfile(
         empty_sequences=EmptySequences.UNDEFINED,  # not documented
         outside_rows=OutsideRows.UNDEFINED,

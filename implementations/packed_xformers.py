@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from attnspec.implementations.adapters.packed_block_diagonal import packed_from_block_diagonal
-from attnspec.implementations.cuda import ACCUMULATOR, no_device, on_cuda
+from attnspec.implementations.cuda import ACCUMULATOR, no_device, on_cuda, undocumented_rows
 from attnspec.implementations.frameworks import missing
 from attnspec.spec.packed import EmptySequences, OutsideRows, PackedImplementation, PackedProfile
 from attnspec.spec.profiles import MaskedNonfinite
@@ -35,9 +35,7 @@ def supports(case: Any) -> str | None:
         return "memory_efficient_attention needs d_head to be a multiple of 8"
     if case.window[1] > 0 or (case.window[1] == -1 and case.window[0] != -1):
         return "the biases have causal windows alone"
-    if case.window != (-1, -1) and any(n > m for n, m in zip(case.queries, case.keys, strict=True)):
-        return "a row without keys is not documented"
-    return None
+    return undocumented_rows(case)
 
 
 IMPLEMENTATION = PackedImplementation(

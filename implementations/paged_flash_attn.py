@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from attnspec.implementations.adapters.packed_flash_attn import paged_from_flash_attn_with_kvcache
-from attnspec.implementations.cuda import ACCUMULATOR, no_device, on_cuda
+from attnspec.implementations.cuda import ACCUMULATOR, no_device, on_cuda, vector_widths
 from attnspec.implementations.frameworks import missing
 from attnspec.spec.packed import EmptySequences, OutsideRows
 from attnspec.spec.paged import PagedImplementation, PagedProfile
@@ -29,22 +29,13 @@ def paged(*operands: Any, **options: Any) -> Any:
     return on_cuda(_adapted())(*operands, **options)
 
 
-def supports(case: Any) -> str | None:
-    """Return the reason why the function refuses a case, or None."""
-    if case.d_head % 8 or case.d_head > 256:
-        return "the function needs d_head to be a multiple of 8 up to 256"
-    if case.window != (-1, -1) and any(n > m for n, m in zip(case.queries, case.keys, strict=True)):
-        return "a row without keys is not documented"
-    return None
-
-
 IMPLEMENTATION = PagedImplementation(
     name="paged_flash_attn",
     function=paged,
     features=frozenset({"causal", "window", "gqa", "lse", "softcap", "alibi", "append"}),
     dtypes=(torch.float16, torch.bfloat16),
     has_gradients=False,
-    supports=supports,
+    supports=vector_widths,
     unavailable=lambda: missing("flash_attn") or no_device(),
     profile=PagedProfile(
         empty_sequences=EmptySequences.UNDEFINED,  # not documented

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from attnspec.implementations.adapters.packed_flashinfer import paged_from_prefill_wrapper
-from attnspec.implementations.cuda import ACCUMULATOR, no_device, on_cuda
+from attnspec.implementations.cuda import ACCUMULATOR, no_device, on_cuda, undocumented_rows
 from attnspec.implementations.frameworks import missing
 from attnspec.spec.packed import EmptySequences, OutsideRows
 from attnspec.spec.paged import PagedImplementation, PagedProfile
@@ -37,9 +37,7 @@ def supports(case: Any) -> str | None:
         return "the wrapper needs d_head of 64, 128 or 256"
     if case.window[1] > 0 or (case.window[1] == -1 and case.window[0] != -1):
         return "the window of the wrapper is causal"
-    if case.window != (-1, -1) and any(n > m for n, m in zip(case.queries, case.keys, strict=True)):
-        return "a row without keys is not documented"
-    return None
+    return undocumented_rows(case)
 
 
 IMPLEMENTATION = PagedImplementation(

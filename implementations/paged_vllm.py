@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from attnspec.implementations.adapters.packed_vllm import paged_from_unified_attention
-from attnspec.implementations.cuda import ACCUMULATOR, no_device, on_cuda
+from attnspec.implementations.cuda import ACCUMULATOR, no_device, on_cuda, undocumented_rows
 from attnspec.implementations.frameworks import missing
 from attnspec.spec.packed import EmptySequences, OutsideRows
 from attnspec.spec.paged import PagedImplementation, PagedProfile
@@ -35,9 +35,7 @@ def supports(case: Any) -> str | None:
         return "unified_attention is causal"
     if case.window[1] == -1 and case.window[0] != -1:
         return "the window of unified_attention is causal"
-    if case.window != (-1, -1) and any(n > m for n, m in zip(case.queries, case.keys, strict=True)):
-        return "a row without keys is not documented"
-    return None
+    return undocumented_rows(case)
 
 
 IMPLEMENTATION = PagedImplementation(

@@ -1,5 +1,6 @@
 """The pinned cases of a law that are also tried at the sizes of real calls."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from attnspec.conformance.attention import growth as growth_of_calls
@@ -27,7 +28,7 @@ def grows(law: Law, subject: Any, effort: Effort | None) -> bool:
     return isinstance(subject, ModelImplementation)
 
 
-def grown_cases(law: Law, subject: Any, effort: Effort, seed: int) -> list[Any]:
+def grown_cases(law: Law, subject: Any, effort: Effort, seed: int) -> Sequence[Any]:
     """Return the grown cases of a law that a subject claims.
 
     Args:
@@ -44,8 +45,6 @@ def grown_cases(law: Law, subject: Any, effort: Effort, seed: int) -> list[Any]:
             return fitted if subject.refuses(fitted) is None else None
 
         pinned = [case for case in law.pinned if isinstance(case, Case)]
-        return list(
-            growth_of_calls.grown_cases(law.name, pinned, seed, count, cost=law.cost, fit=fit)
-        )
+        return growth_of_calls.grown_cases(law.name, pinned, seed, count, cost=law.cost, fit=fit)
     models = [case for case in law.pinned if isinstance(case, ModelCase)]
-    return list(growth_of_models.grown_cases(law.name, models, seed, count))
+    return growth_of_models.grown_cases(law.name, models, seed, count)

@@ -19,8 +19,9 @@ from attnspec.conformance.evidence.mutation.kills import (
 )
 from attnspec.conformance.evidence.mutation.sources import (
     changed_laws,
+    correct_are_as_stored,
     correct_are_current,
-    mutant_is_current,
+    mutant_is_as_stored,
 )
 from attnspec.conformance.isolation.memory import limit_memory, memory_per_worker
 from attnspec.conformance.mutants.bases.dense import Dense, dense
@@ -43,10 +44,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("mutant", [pytest.param(mutant, id=mutant.id) for mutant in mutants])
     else:
         is_whole = not pattern and part == "1/1"
-        is_current = stored is not None and (
-            correct_are_current(stored.sources)
-            and not changed_laws(SubjectKind.ATTENTION, stored.sources)
-        )
+        is_current = stored is not None and correct_are_current(stored.sources)
         metafunc.parametrize("name", list(correct()) if is_whole and not is_current else [])
 
 
@@ -68,7 +66,7 @@ def _earlier(
         return None, frozenset()
     is_correct = name in correct()
     sources = stored.sources
-    is_same = correct_are_current(sources) if is_correct else mutant_is_current(name, sources)
+    is_same = correct_are_as_stored(sources) if is_correct else mutant_is_as_stored(name, sources)
     rows = [row for row in stored.results if row.mutant == name and is_same]
     return (rows[0], changed_laws(kind, sources)) if rows else (None, frozenset())
 

@@ -14,7 +14,6 @@ from rich.table import Table
 from attnspec.conformance.evidence.mutation.isolation import isolation
 from attnspec.conformance.evidence.mutation.kills import CORRECT, Kills
 from attnspec.conformance.evidence.mutation.sources import (
-    changed_laws,
     correct_are_current,
     is_current,
     source_digests,
@@ -253,8 +252,7 @@ def updated(stored: KillMatrix, run: Run, results: Sequence[Kills]) -> KillMatri
         if result.mutant in new:
             return False
         if result.kind == CORRECT:
-            laws_changed = changed_laws(SubjectKind.ATTENTION, stored.sources)
-            return correct_are_current(stored.sources) and not laws_changed
+            return correct_are_current(stored.sources)
         kind = SubjectKind(result.kind)
         return result.mutant in catalogue and is_current(result.mutant, kind, stored.sources)
 

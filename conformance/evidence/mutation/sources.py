@@ -51,10 +51,19 @@ def is_current(mutant: str, kind: SubjectKind, stored: Mapping[str, str]) -> boo
         kind: the kind of laws that apply to it.
         stored: the digests of the run that gave the results.
     """
-    return mutant_is_current(mutant, stored) and not changed_laws(kind, stored)
+    return mutant_is_as_stored(mutant, stored) and not changed_laws(kind, stored)
 
 
-def mutant_is_current(mutant: str, stored: Mapping[str, str]) -> bool:
+def correct_are_current(stored: Mapping[str, str]) -> bool:
+    """Return whether nothing has changed on which the results of correct implementations depend.
+
+    Args:
+        stored: the digests of the run that gave the results.
+    """
+    return correct_are_as_stored(stored) and not changed_laws(SubjectKind.ATTENTION, stored)
+
+
+def mutant_is_as_stored(mutant: str, stored: Mapping[str, str]) -> bool:
     """Return whether the files that name a mutant, and what they import, are as they were.
 
     Args:
@@ -64,7 +73,7 @@ def mutant_is_current(mutant: str, stored: Mapping[str, str]) -> bool:
     return _are_as_stored(_files_of_mutant(mutant), stored)
 
 
-def correct_are_current(stored: Mapping[str, str]) -> bool:
+def correct_are_as_stored(stored: Mapping[str, str]) -> bool:
     """Return whether the files of the correct implementations are as they were.
 
     Args:

@@ -1,7 +1,7 @@
 """Regimes of experts: classes of calls for which kernels have code of their own."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -29,6 +29,11 @@ class ExpertsCall(NamedTuple):
         return self.down.shape[0]
 
     @property
+    def top_k(self) -> int:
+        """The number of experts of a token."""
+        return self.indices.shape[1]
+
+    @property
     def d_inner(self) -> int:
         """The channels of gate and up."""
         return self.down.shape[2]
@@ -50,12 +55,30 @@ def _x(call: ExpertsCall) -> torch.Tensor:
     return call.x
 
 
-def _experts(low: int, high: float) -> Callable[[ExpertsCall], bool]:
+def experts_between(low: int, high: float) -> Callable[[Any], bool]:
+    """Return whether the number of experts of a call lies in a range."""
     return lambda call: low <= call.experts <= high
 
 
-def _top_k(low: int, high: float) -> Callable[[ExpertsCall], bool]:
-    return lambda call: low <= call.indices.shape[1] <= high
+def _top_k(low: int, high: float) -> Callable[[Any], bool]:
+    return lambda call: low <= call.top_k <= high
+
+
+CHOICE: Axes = {
+    "top_k": axis_of(
+        "top_k",
+        _1=_top_k(1, 1),
+        _2=_top_k(2, 2),
+        _3_to_7=_top_k(3, 7),
+        _8_and_more=_top_k(8, float("inf")),
+    ),
+    "chosen": axis_of(
+        "chosen",
+        some=lambda call: call.top_k < call.experts,
+        all=lambda call: call.top_k == call.experts,
+    ),
+}
+"""The axes of the choice of experts, on which a router depends as well."""
 
 
 def _has_group(low: int, high: float) -> Callable[[ExpertsCall], bool]:
@@ -78,23 +101,12 @@ AXES: Axes = {
     ),
     "experts": axis_of(
         "experts",
-        _1=_experts(1, 1),
-        _2_to_7=_experts(2, 7),
-        _8=_experts(8, 8),
-        _16_and_more=_experts(16, float("inf")),
+        _1=experts_between(1, 1),
+        _2_to_7=experts_between(2, 7),
+        _8=experts_between(8, 8),
+        _16_and_more=experts_between(16, float("inf")),
     ),
-    "top_k": axis_of(
-        "top_k",
-        _1=_top_k(1, 1),
-        _2=_top_k(2, 2),
-        _3_to_7=_top_k(3, 7),
-        _8_and_more=_top_k(8, float("inf")),
-    ),
-    "chosen": axis_of(
-        "chosen",
-        some=lambda call: call.indices.shape[1] < call.experts,
-        all=lambda call: call.indices.shape[1] == call.experts,
-    ),
+    **CHOICE,
     "layout": axis_over(of_rows.AXES["layout"], _x),
     "weights": axis_of(
         "weights",

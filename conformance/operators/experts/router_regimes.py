@@ -1,6 +1,5 @@
 """Regimes of a router: classes of calls for which kernels have code of their own."""
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -8,6 +7,7 @@ import torch
 from attnspec.conformance.attention.layouts import lay_out
 from attnspec.conformance.operators import regimes as of_rows
 from attnspec.conformance.operators.experts.case import RouterCase
+from attnspec.conformance.operators.experts.regimes import CHOICE, experts_between
 from attnspec.conformance.operators.experts.router import RouterSubject
 from attnspec.conformance.operators.regimes import Axes, axis_of, axis_over, design_of, drawn
 from attnspec.spec import Layout
@@ -39,14 +39,6 @@ def _x(call: RouterCall) -> torch.Tensor:
     return call.x
 
 
-def _experts(low: int, high: float) -> Callable[[RouterCall], bool]:
-    return lambda call: low <= call.experts <= high
-
-
-def _top_k(low: int, high: float) -> Callable[[RouterCall], bool]:
-    return lambda call: low <= call.top_k <= high
-
-
 AXES: Axes = {
     "tokens": axis_of(
         "tokens",
@@ -57,25 +49,14 @@ AXES: Axes = {
     "width": axis_over(of_rows.AXES["width"], _x),
     "experts": axis_of(
         "experts",
-        _2=_experts(2, 2),
-        _3_to_7=_experts(3, 7),
-        _8=_experts(8, 8),
-        _60=_experts(60, 60),
-        _64=_experts(64, 64),
-        _128_and_more=_experts(128, float("inf")),
+        _2=experts_between(2, 2),
+        _3_to_7=experts_between(3, 7),
+        _8=experts_between(8, 8),
+        _60=experts_between(60, 60),
+        _64=experts_between(64, 64),
+        _128_and_more=experts_between(128, float("inf")),
     ),
-    "top_k": axis_of(
-        "top_k",
-        _1=_top_k(1, 1),
-        _2=_top_k(2, 2),
-        _3_to_7=_top_k(3, 7),
-        _8_and_more=_top_k(8, float("inf")),
-    ),
-    "chosen": axis_of(
-        "chosen",
-        some=lambda call: call.top_k < call.experts,
-        all=lambda call: call.top_k == call.experts,
-    ),
+    **CHOICE,
     "layout": axis_over(of_rows.AXES["layout"], _x),
     "weights": axis_of(
         "weights",
