@@ -69,12 +69,16 @@ def law_autocast_lowers_the_precision_and_nothing_else(subject: Subject, case: C
 def _check_under_autocast(subject: Subject, call: Call, out: torch.Tensor) -> None:
     """Compare the output of a call under autocast with those of the calls that it may make."""
     subject.last_call = call
-    expected = [_expect_cast(subject, cast) for cast in casts(call, BF16)]
-    # in the last one all arguments are cast: the usual one, and the one that a failure shows
-    require_evidence(call.but(value=call.value.to(BF16)), expected[-1])
-    if out.dtype == F32:
-        expected.insert(0, subject.expect(call))
-    nearest = next((other for other in expected if _is_right(out, other)), expected[-1])
+    *others, all_cast = casts(call, BF16)
+    # the usual one, and the one that a failure shows
+    usual = _expect_cast(subject, all_cast)
+    require_evidence(all_cast, usual)
+    allowed = itertools.chain(
+        (subject.expect(call),) if out.dtype == F32 else (),
+        (usual,),
+        (_expect_cast(subject, cast) for cast in others),
+    )
+    nearest = next((each for each in allowed if _is_right(out, each)), usual)
     as_returned = call.but(value=call.value.to(out.dtype))
     check_oracle(as_returned, out, nearest, "the output is wrong under autocast")
 

@@ -105,7 +105,7 @@ def test_a_changed_a_new_and_a_removed_file_make_a_matrix_old():
 
 
 class TestUpdate:
-    """What has changed is tried again: all laws on a changed mutant, changed laws on the others."""
+    """An update tries all laws on a changed mutant, and changed laws on the others."""
 
     def test_nothing_is_tried_again_while_nothing_has_changed(self):
         assert select_mutants(stored=source_digests()) == []
