@@ -25,7 +25,7 @@ class AuxRequest(NamedTuple):
     """The further results that a call asks for: `torch.nn.attention.varlen.AuxRequest`."""
 
     lse: bool = False
-    """Whether the log-sum-exp is returned too."""
+    """True if the log-sum-exp is returned too."""
 
 
 class EmptySequences(StrEnum):

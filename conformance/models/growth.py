@@ -15,7 +15,7 @@ from attnspec.conformance.models.case import ModelCase
 
 
 class Growth(StrEnum):
-    """What a grown case has most of."""
+    """The size in which a grown case exceeds its pinned one most."""
 
     TOKENS = "tokens"
     """More tokens than a tile of 256."""

@@ -99,12 +99,12 @@ _CONSTANTS_OF_HYPOTHESIS: dict[str, Any] = {
     "_get_local_constants": Constants,
     "CONSTANTS_CACHE": LRUCache(1024),
 }
-"""What replaces names of `hypothesis.internal.conjecture.providers` while cases are drawn."""
+"""Values of names of `hypothesis.internal.conjecture.providers` while cases are drawn."""
 
 
 @contextlib.contextmanager
 def _without_constants_of_modules() -> Iterator[None]:
-    """Keep Hypothesis from drawing numbers that stand in the source of imported modules.
+    """Hide from Hypothesis the numbers in the source of imported modules, which it would draw.
 
     There is no setting for it. These numbers would let the cases of a seed depend on which modules
     are imported, and on whether attnspec is installed from a wheel or from a checkout, whose

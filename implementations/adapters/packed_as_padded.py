@@ -290,7 +290,7 @@ _SPREADING = Deviation(
     applies=lambda case: True,  # the law adds batch elements
     example=Case(batch=2),
 )
-"""What a packed profile may declare, and a padded one not."""
+"""The deviation of a packed profile in which NaN spreads, which no padded profile can declare."""
 
 
 def _refused(declared: PackedImplementation, page_size: int, case: Case) -> str | None:

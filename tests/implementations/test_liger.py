@@ -1,4 +1,4 @@
-"""Liger's kernels: the adapters on stand-ins, and what is said without library or device."""
+"""The adapters of Liger's kernels are right on stand-ins, and not available without a device."""
 
 import importlib
 import sys

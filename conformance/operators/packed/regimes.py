@@ -24,7 +24,7 @@ MOST = 4_000_000
 
 @dataclass(frozen=True, kw_only=True)
 class ServedCall:
-    """What the classes read of a call; `keys` counts those after it."""
+    """The properties of a call that decide on its classes; `keys` counts those after it."""
 
     queries: tuple[int, ...]
     keys: tuple[int, ...]

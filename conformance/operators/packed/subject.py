@@ -41,7 +41,7 @@ AXES = ("token", "head", "channel")
 LSE_AXES = ("head", "token")
 
 REFUSED = "raises"
-"""What an invalid call does, in words."""
+"""The word for an invalid call that raises, as it must."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""FlashAttention's functions for serving: stand-ins of their signatures."""
+"""The adapters of FlashAttention's functions for serving are right on stand-ins."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""FlashInfer's wrappers: stand-ins that are planned and run."""
+"""The adapters of FlashInfer's wrappers are right on stand-ins that are planned and run."""
 
 import math
 from itertools import pairwise

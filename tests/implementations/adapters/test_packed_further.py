@@ -1,4 +1,4 @@
-"""xFormers' biases of blocks and vLLM's functions: stand-ins of their signatures."""
+"""The adapters of xFormers' biases and vLLM's functions are right on stand-ins."""
 
 from dataclasses import dataclass, replace
 
