@@ -115,8 +115,9 @@ class Implementation:
         deviations: its known bugs.
         counters: returns its own counts; None if it counts nothing.
         extras: its claims about torch's tools.
-        compiles_each_shape: true if it compiles anew for each shape of its operands. The law about
-            regimes (NUM-18) then calls it with few shapes, since compiling takes longer than calls.
+        compiles_each_shape: true if it compiles anew for each shape of its operands. Pinned cases
+            then share few shapes, and so do the regimes (NUM-18): compiling takes longer than
+            calls.
     """
 
     name: str
