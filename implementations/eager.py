@@ -3,7 +3,7 @@
 from typing import cast
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 
 from attnspec.implementations.arguments import check
 from attnspec.implementations.cpu_products import SPOILED_ROWS
@@ -33,6 +33,8 @@ def attention(
     softcap: float | None = None,
     sinks: Float[torch.Tensor, " heads"] | None = None,
     alibi_slopes: Float[torch.Tensor, " heads"] | None = None,
+    key_lengths: Int[torch.Tensor, " batch"] | None = None,
+    query_offset: Int[torch.Tensor, " batch"] | None = None,
     return_lse: bool = False,
 ) -> (
     Float[torch.Tensor, "batch heads queries d_value"]
@@ -57,6 +59,8 @@ def attention(
         softcap: bounds the scaled scores; positive, or None.
         sinks: one more logit per head, which takes weight and has no value.
         alibi_slopes: per head, the loss of a score for each place between query and key.
+        key_lengths: per batch element, how many of its keys it has, from the first on.
+        query_offset: per batch element, how many places its first query is after the first key.
         return_lse: return the logarithm of the sum of exponentials too, never in 16 bit.
 
     Raises:
@@ -64,6 +68,7 @@ def attention(
     """
     check(query, key, value, attn_mask, enable_gqa=enable_gqa)
     check_options(query, window=window, softcap=softcap, sinks=sinks, alibi_slopes=alibi_slopes)
+    check_lengths(key, key_lengths=key_lengths, query_offset=query_offset)
     if scale is None:
         scale = query.shape[-1] ** -0.5 if query.shape[-1] else 1.0
     if enable_gqa:
@@ -75,7 +80,10 @@ def attention(
     if softcap is not None:
         scores = softcap * torch.tanh(scores / softcap)
     place = torch.arange(scores.shape[-2], device=query.device)[:, None]
-    distance = torch.arange(scores.shape[-1], device=query.device) - place
+    position = torch.arange(scores.shape[-1], device=query.device)
+    distance = position - place
+    if query_offset is not None:
+        distance = distance - _per_element(query_offset)
     if alibi_slopes is not None:
         scores = scores - _per_head(alibi_slopes, scores) * distance.abs().to(scores.dtype)
     visible = torch.ones_like(distance, dtype=torch.bool)
@@ -85,6 +93,8 @@ def attention(
         left, right = window
         visible = visible if left is None else visible & (distance >= -left)
         visible = visible if right is None else visible & (distance <= right)
+    if key_lengths is not None:
+        visible = visible & (position < _per_element(key_lengths))
     if attn_mask is not None and attn_mask.dtype == torch.bool:
         visible = visible & attn_mask
     elif attn_mask is not None:
@@ -132,6 +142,35 @@ def check_options(
         if numbers is not None and tuple(numbers.shape) != (query.shape[1],):
             shape = tuple(numbers.shape)
             raise ValueError(f"{name} must have one number per head, got shape {shape}")
+
+
+def check_lengths(
+    key: torch.Tensor,
+    *,
+    key_lengths: torch.Tensor | None,
+    query_offset: torch.Tensor | None,
+) -> None:
+    """Refuse numbers of keys that the tensors do not hold, and places before the first key.
+
+    Raises:
+        ValueError: if there are any; names them.
+    """
+    for name, numbers, most in (
+        ("key_lengths", key_lengths, key.shape[2]),
+        ("query_offset", query_offset, torch.iinfo(torch.int32).max),
+    ):
+        if numbers is None:
+            continue
+        if tuple(numbers.shape) != (key.shape[0],):
+            shape = tuple(numbers.shape)
+            raise ValueError(f"{name} must have one number per batch element, got shape {shape}")
+        if not torch.compiler.is_compiling() and ((numbers < 0) | (numbers > most)).any():
+            raise ValueError(f"{name} must lie from 0 to {most}, got {numbers.tolist()}")
+
+
+def _per_element(numbers: Int[torch.Tensor, " batch"]) -> Int[torch.Tensor, "batch 1 1 1"]:
+    """Return one number per batch element in a shape that broadcasts to the scores."""
+    return numbers[:, None, None, None]
 
 
 def _per_head(

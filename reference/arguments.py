@@ -20,6 +20,8 @@ def check_arguments(
     softcap: float | None,
     sinks: Shaped[torch.Tensor, "..."] | None,
     alibi_slopes: Shaped[torch.Tensor, "..."] | None,
+    key_lengths: Shaped[torch.Tensor, "..."] | None = None,
+    query_offset: Shaped[torch.Tensor, "..."] | None = None,
 ) -> None:
     """Raise an error for a call that has no meaning under the contract.
 
@@ -38,6 +40,8 @@ def check_arguments(
         softcap: must be finite and positive, or None.
         sinks: must be floating point, of shape (heads,), or None.
         alibi_slopes: must be floating point, of shape (heads,), or None.
+        key_lengths: must be int32 or int64, of shape (batch,), each from 0 to keys; or None.
+        query_offset: must be int32 or int64, of shape (batch,), none negative; or None.
 
     Raises:
         TypeError: if a tensor has the wrong dtype.
@@ -68,6 +72,12 @@ def check_arguments(
             raise ValueError(f"{name} must have shape ({heads},), got {tuple(per_head.shape)}")
         if per_head is not None and not per_head.is_floating_point():
             raise TypeError(f"{name} must be floating point, got {per_head.dtype}")
+    for name, per_element, most in (
+        ("key_lengths", key_lengths, keys),
+        ("query_offset", query_offset, None),
+    ):
+        if per_element is not None:
+            _check_numbers(name, per_element, batch, most)
     if not 0 <= dropout_p <= 1:
         raise ValueError(f"dropout_p must lie in [0, 1], got {dropout_p}")
     if scale is not None and not math.isfinite(scale):
@@ -94,6 +104,16 @@ def _check_operands(operands: Mapping[str, torch.Tensor]) -> None:
             raise ValueError(
                 f"{name} must be on the device of query, {query.device}, got {operand.device}"
             )
+
+
+def _check_numbers(name: str, numbers: torch.Tensor, batch: int, most: int | None) -> None:
+    if numbers.dtype not in (torch.int32, torch.int64):
+        raise TypeError(f"{name} must be int32 or int64, got {numbers.dtype}")
+    if numbers.shape != (batch,):
+        raise ValueError(f"{name} must have shape ({batch},), got {tuple(numbers.shape)}")
+    if bool((numbers < 0).any()) or (most is not None and bool((numbers > most).any())):
+        least = "not be negative" if most is None else f"lie from 0 to {most}"
+        raise ValueError(f"{name} must {least}, got {numbers.tolist()}")
 
 
 def _check_mask(attn_mask: torch.Tensor, scores_shape: tuple[int, int, int, int]) -> None:

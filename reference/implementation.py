@@ -5,12 +5,18 @@ from functools import partial
 from typing import Any, cast
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 
 from attnspec.reference.arguments import check_arguments
 from attnspec.reference.attention import attention_with_options
 from attnspec.reference.heads import repeat_kv
-from attnspec.reference.masks import alibi, visible_keys
+from attnspec.reference.masks import (
+    alibi,
+    displacement,
+    displacement_of_elements,
+    visible_keys,
+    within_length,
+)
 from attnspec.spec import (
     Attention,
     CausalAlignment,
@@ -40,6 +46,8 @@ def scaled_dot_product_attention(
     softcap: float | None = None,
     sinks: Float[torch.Tensor, " heads"] | None = None,
     alibi_slopes: Float[torch.Tensor, " heads"] | None = None,
+    key_lengths: Int[torch.Tensor, " batch"] | None = None,
+    query_offset: Int[torch.Tensor, " batch"] | None = None,
     return_lse: bool = False,
     causal_alignment: CausalAlignment = CausalAlignment.UPPER_LEFT,
     causal_single_query: CausalSingleQuery = CausalSingleQuery.HIDES,
@@ -73,6 +81,9 @@ def scaled_dot_product_attention(
             infinity.
         alibi_slopes: one per head, in score units per position; a score loses
             slope · |i + offset - j|.
+        key_lengths: the number of keys of each batch element, the first ones; None is all.
+        query_offset: the position of query 0 of each batch element, at least 0; None is what
+            `causal_alignment` says.
         return_lse: return the log-sum-exp too.
         causal_alignment: the position of query 0, for `is_causal`, `window` and `alibi_slopes`.
         causal_single_query: whether `is_causal` hides keys from a single query.
@@ -92,7 +103,7 @@ def scaled_dot_product_attention(
         ValueError: for anything else that has no reading, naming the argument.
 
     Clauses:
-        ATT-1, ATT-11, MSK-2, MSK-3, MSK-12, HED-2
+        ATT-1, ATT-11, MSK-2, MSK-3, MSK-12, HED-2, LEN-1, LEN-3
     """
     check_arguments(
         query,
@@ -106,25 +117,40 @@ def scaled_dot_product_attention(
         softcap=softcap,
         sinks=sinks,
         alibi_slopes=alibi_slopes,
+        key_lengths=key_lengths,
+        query_offset=query_offset,
     )
     heads, queries, d_head = query.shape[1:]
     keys = key.shape[2]
     wide: Callable[[torch.Tensor], torch.Tensor] = partial(torch.Tensor.to, dtype=compute_dtype)
 
     ignored = queries == 1 and causal_single_query == CausalSingleQuery.IGNORED
+    if key_lengths is None and query_offset is None:
+        after = displacement(queries, keys, causal_alignment, device=query.device)
+    else:
+        after = displacement_of_elements(
+            queries,
+            keys,
+            causal_alignment,
+            key_lengths=key_lengths,
+            query_offset=query_offset,
+            device=query.device,
+        )
     visible, bias = visible_keys(
         queries,
         keys,
         attn_mask=attn_mask,
         is_causal=is_causal and not ignored,
         window=window,
-        alignment=causal_alignment,
+        after=after,
         device=query.device,
     )
+    if key_lengths is not None:
+        visible = visible & within_length(key_lengths, keys)
     if bias is not None:
         bias = wide(bias)
     if alibi_slopes is not None:
-        slopes = alibi(wide(alibi_slopes), queries, keys, causal_alignment)
+        slopes = alibi(wide(alibi_slopes), queries, keys, after=after)
         bias = slopes if bias is None else bias + slopes
     if scale is None:
         scale = d_head**-0.5 if d_head else 1.0

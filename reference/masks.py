@@ -47,6 +47,58 @@ def displacement(
     return torch.arange(keys, device=device) - places[:, None]
 
 
+def displacement_of_elements(
+    queries: int,
+    keys: int,
+    alignment: CausalAlignment = UPPER_LEFT,
+    *,
+    key_lengths: Int[torch.Tensor, " batch"] | None = None,
+    query_offset: Int[torch.Tensor, " batch"] | None = None,
+    device: torch.device | str | None = None,
+) -> Int[torch.Tensor, "#batch 1 {queries} {keys}"]:
+    """Compute the same where batch elements have positions of their own.
+
+    Args:
+        queries: the number of queries.
+        keys: the number of keys that the tensors hold.
+        alignment: the position of query 0 if there is no `query_offset`; `lower_right` puts the
+            last query at the last key of its batch element.
+        key_lengths: the number of keys of each batch element; None is all.
+        query_offset: the position of query 0 of each batch element.
+        device: device of the result.
+
+    Returns:
+        Negative for keys before the query, 0 at the query's own position, positive after it.
+
+    Clauses:
+        LEN-3, LEN-4
+    """
+    if query_offset is None:
+        lengths = torch.tensor([keys], device=device) if key_lengths is None else key_lengths
+        lower_right = CausalAlignment(alignment) is CausalAlignment.LOWER_RIGHT
+        query_offset = lengths - queries if lower_right else torch.zeros_like(lengths)
+    places = torch.arange(queries, device=device)[:, None] + query_offset[:, None, None, None]
+    return torch.arange(keys, device=device) - places
+
+
+def within_length(
+    key_lengths: Int[torch.Tensor, " batch"], keys: int
+) -> Bool[torch.Tensor, "batch 1 1 {keys}"]:
+    """Return the keys that a batch element has: its first ones.
+
+    Args:
+        key_lengths: the number of keys of each batch element.
+        keys: the number of keys that the tensors hold.
+
+    Returns:
+        True where key *j* is one of them, j < key_lengths.
+
+    Clauses:
+        LEN-1
+    """
+    return torch.arange(keys, device=key_lengths.device) < key_lengths[:, None, None, None]
+
+
 def causal(
     queries: int,
     keys: int,
@@ -106,8 +158,8 @@ def window(
 
 
 def _near(
-    after: Int[torch.Tensor, "queries keys"], left: int | None, right: int | None
-) -> Bool[torch.Tensor, "queries keys"]:
+    after: Int[torch.Tensor, "*batch queries keys"], left: int | None, right: int | None
+) -> Bool[torch.Tensor, "*batch queries keys"]:
     """Compare displacements with the widths of a window."""
     for side, width in (("left", left), ("right", right)):
         if width is not None and width < 0:
@@ -128,6 +180,7 @@ def visible_keys(
     is_causal: bool = False,
     window: tuple[int | None, int | None] | None = None,
     alignment: CausalAlignment = UPPER_LEFT,
+    after: Int[torch.Tensor, "*batch queries keys"] | None = None,
     device: torch.device | str | None = None,
 ) -> tuple[Bool[torch.Tensor, "..."], Float[torch.Tensor, "..."] | None]:
     """Combine every way to hide a key: a key is readable where none of them hides it.
@@ -140,6 +193,8 @@ def visible_keys(
         is_causal: hide every key after the query's own position.
         window: hide every key farther than ``(left, right)`` from the query's own position.
         alignment: the position of query 0, for `is_causal` and `window`.
+        after: how far each key lies after its query, where `alignment` does not say it; None is
+            `displacement`.
         device: device of the result.
 
     Returns:
@@ -153,11 +208,12 @@ def visible_keys(
     Clauses:
         MSK-3, MSK-6, MSK-9
     """
-    visible = torch.ones(queries, keys, dtype=torch.bool, device=device)
-    if is_causal:
-        visible = visible & causal(queries, keys, alignment, device=device)
-    if window is not None:
+    if after is None:
         after = displacement(queries, keys, alignment, device=device)
+    visible = torch.ones_like(after, dtype=torch.bool)
+    if is_causal:
+        visible = visible & (after <= 0)
+    if window is not None:
         visible = visible & _near(after, *window)
     if attn_mask is None:
         return visible, None
@@ -173,7 +229,9 @@ def alibi(
     queries: int,
     keys: int,
     alignment: CausalAlignment = UPPER_LEFT,
-) -> Float[torch.Tensor, "heads {queries} {keys}"]:
+    *,
+    after: Int[torch.Tensor, "*batch queries keys"] | None = None,
+) -> Float[torch.Tensor, "*batch heads {queries} {keys}"]:
     """Lower a score in proportion to the distance of its key: -slope · |i + offset - j|.
 
     Args:
@@ -181,6 +239,7 @@ def alibi(
         queries: the number of queries.
         keys: the number of keys.
         alignment: the position of query 0.
+        after: how far each key lies after its query, where `alignment` does not say it.
 
     Returns:
         The bias that is added to the scores; not positive if the slopes are not negative.
@@ -188,8 +247,9 @@ def alibi(
     Source:
         Press et al. 2022, section 3, here with the distance in both directions
     """
-    distance = displacement(queries, keys, alignment, device=slopes.device).abs()
-    return -slopes[:, None, None] * distance.to(slopes.dtype)
+    if after is None:
+        after = displacement(queries, keys, alignment, device=slopes.device)
+    return -slopes[:, None, None] * after.abs().to(slopes.dtype)
 
 
 def alibi_slopes(heads: int) -> Float[torch.Tensor, " {heads}"]:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from operator import mul
 
 import numpy as np
-from jaxtyping import Bool, Float64
+from jaxtyping import Bool, Float64, Int
 
 from attnspec.spec import CausalAlignment, CausalSingleQuery, EmptyRow, Grouping, SoftcapOrder
 
@@ -32,6 +32,8 @@ def scalar_attention(
     softcap: float | None = None,
     sinks: Float64[np.ndarray, " heads"] | None = None,
     alibi_slopes: Float64[np.ndarray, " heads"] | None = None,
+    key_lengths: Int[np.ndarray, " batch"] | None = None,
+    query_offset: Int[np.ndarray, " batch"] | None = None,
 ) -> tuple[
     Float64[np.ndarray, "batch heads queries d_value"], Float64[np.ndarray, "batch heads queries"]
 ]:
@@ -60,6 +62,8 @@ def scalar_attention(
         sinks: one more logit per head, in the denominator only; None is minus infinity.
         alibi_slopes: one per head, in score units per position; lower a score in proportion to the
             distance of its key.
+        key_lengths: the number of keys of each batch element; None is all.
+        query_offset: the position of query 0 of each batch element, in place of the alignment.
 
     Returns:
         The output in the unit of `value`, and the natural logarithm of the denominator, minus
@@ -72,7 +76,6 @@ def scalar_attention(
     kv_heads, keys, d_value = value.shape[1:]
     if scale is None:
         scale = 1 / math.sqrt(d_head) if d_head else 1.0
-    offset = keys - queries if causal_alignment == "lower_right" else 0
     left, right = window if window is not None else (None, None)
     if queries == 1 and causal_single_query == "ignored":
         is_causal = False
@@ -84,6 +87,9 @@ def scalar_attention(
     out = np.zeros((batch, heads, queries, d_value))
     lse = np.full((batch, heads, queries), -math.inf)
     for b in range(batch):
+        length = keys if key_lengths is None else int(key_lengths[b])
+        offset = length - queries if causal_alignment == "lower_right" else 0
+        offset = offset if query_offset is None else int(query_offset[b])
         for h in range(heads):
             g = h % kv_heads if grouping == "interleaved" else h // (heads // kv_heads)
             key_rows, value_rows = key[b, g].tolist(), value[b, g].tolist()
@@ -96,6 +102,7 @@ def scalar_attention(
                         (is_causal and j > i + offset)
                         or (left is not None and j < i + offset - left)
                         or (right is not None and j > i + offset + right)
+                        or j >= length
                     )
                     if hides:
                         hidden_by.add("position")

@@ -18,6 +18,8 @@ class Feature(StrEnum):
     SOFTCAP = "softcap"
     SINKS = "sinks"
     ALIBI = "alibi"
+    KEY_LENGTHS = "key_lengths"
+    QUERY_OFFSET = "query_offset"
     LSE = "lse"
     DROPOUT = "dropout"
     BACKWARD = "backward"
@@ -145,6 +147,15 @@ class Layouts:
     slopes: Layout = Layout.CONTIGUOUS
 
 
+class KeyLengths(StrEnum):
+    """How many keys each batch element has, where it may have fewer than the tensors hold."""
+
+    RAGGED = "ragged"
+    """At least one key each, another number in neighbours, all keys in some element."""
+    EMPTY = "empty"
+    """Likewise, and the first batch element has no key."""
+
+
 class CallMode(StrEnum):
     """The state of torch in which a call is made, which must not change a result."""
 
@@ -217,6 +228,9 @@ class Case:
     softcap: float | None = None
     sinks: bool = False
     alibi: bool = False
+    key_lengths: KeyLengths | None = None
+    query_offset: bool = False
+    """The queries of each batch element begin at a place of their own among its keys."""
     return_lse: bool = False
     dropout_p: float = 0.0
     backward: bool = False
@@ -251,6 +265,8 @@ class Case:
             Feature.SOFTCAP: self.softcap is not None,
             Feature.SINKS: self.sinks,
             Feature.ALIBI: self.alibi,
+            Feature.KEY_LENGTHS: self.key_lengths is not None,
+            Feature.QUERY_OFFSET: self.query_offset,
             Feature.LSE: self.return_lse,
             Feature.DROPOUT: self.dropout_p > 0,
             Feature.BACKWARD: self.backward,

@@ -17,6 +17,7 @@ CHAPTERS = (
     "masking",
     "heads",
     "positions",
+    "lengths",
     "cache",
     "gradients",
     "dropout",

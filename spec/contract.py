@@ -15,8 +15,9 @@ from attnspec.spec.profiles import Profile
 class Attention(Protocol):
     """A drop-in for `torch.nn.functional.scaled_dot_product_attention`.
 
-    Features beyond these parameters (`window`, `softcap`, `sinks`, `alibi_slopes`, `return_lse`)
-    are keyword-only and passed only to an implementation that declares them.
+    Features beyond these parameters (`window`, `softcap`, `sinks`, `alibi_slopes`, `key_lengths`,
+    `query_offset`, `return_lse`) are keyword-only and passed only to an implementation that
+    declares them.
     """
 
     def __call__(

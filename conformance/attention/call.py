@@ -4,7 +4,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 
 from attnspec.spec import CallMode
 
@@ -24,6 +24,8 @@ class Call:
     softcap: float | None = None
     sinks: Float[torch.Tensor, " heads"] | None = None
     alibi_slopes: Float[torch.Tensor, " heads"] | None = None
+    key_lengths: Int[torch.Tensor, " batch"] | None = None
+    query_offset: Int[torch.Tensor, " batch"] | None = None
     return_lse: bool = False
     mode: CallMode = CallMode.PLAIN
     """The state of torch in which it is made; not an argument."""
@@ -59,6 +61,8 @@ class Call:
             "softcap": self.softcap,
             "sinks": self.sinks,
             "alibi_slopes": self.alibi_slopes,
+            "key_lengths": self.key_lengths,
+            "query_offset": self.query_offset,
             "return_lse": self.return_lse or None,
         }
         return {name: value for name, value in options.items() if value is not None}

@@ -11,6 +11,7 @@ from attnspec.spec import (
     CallMode,
     Case,
     CausalAlignment,
+    KeyLengths,
     Layout,
     Layouts,
     Mask,
@@ -75,6 +76,8 @@ def _case_of(call: Call) -> Case | None:
         softcap=call.softcap,
         sinks=call.sinks is not None,
         alibi=call.alibi_slopes is not None,
+        key_lengths=_lengths_of(call),
+        query_offset=call.query_offset is not None,
         return_lse=call.return_lse,
         dropout_p=call.dropout_p,
         backward=backward,
@@ -92,6 +95,13 @@ def _case_of(call: Call) -> Case | None:
         ),
         mode=CallMode.PLAIN if backward else call.mode,
     )
+
+
+def _lengths_of(call: Call) -> KeyLengths | None:
+    """Return the pattern of the numbers of keys of a call."""
+    if call.key_lengths is None:
+        return None
+    return KeyLengths.EMPTY if bool((call.key_lengths == 0).any()) else KeyLengths.RAGGED
 
 
 def with_contiguous_operands(call: Call) -> Call:

@@ -1,12 +1,12 @@
 """Draw the tensors of a case's call."""
 
 import torch
-from jaxtyping import Bool, Float32
+from jaxtyping import Bool, Float32, Int
 
 from attnspec.conformance.attention.call import Call
 from attnspec.conformance.attention.layouts import lay_out, lay_out_operands
 from attnspec.conformance.attention.values import contents, generator, normal
-from attnspec.spec import Case, Mask, MaskKind, MaskPattern, MaskShape
+from attnspec.spec import Case, KeyLengths, Mask, MaskKind, MaskPattern, MaskShape
 from attnspec.spec.case import BIASES
 
 
@@ -19,6 +19,7 @@ def draw(case: Case) -> Call:
     operands = tuple(operand.to(case.device, case.dtype) for operand in contents(case))
     query, key, value = lay_out_operands(operands, case.layouts)
     mask = None if case.mask is None else attention_mask(case, case.mask).to(case.device)
+    lengths = None if case.key_lengths is None else key_lengths(case, case.key_lengths)
     return Call(
         query=query,
         key=key,
@@ -31,6 +32,8 @@ def draw(case: Case) -> Call:
         softcap=case.softcap,
         sinks=lay_out(_sinks(case), case.layouts.sinks) if case.sinks else None,
         alibi_slopes=lay_out(_slopes(case), case.layouts.slopes) if case.alibi else None,
+        key_lengths=lengths,
+        query_offset=query_offset(case, lengths) if case.query_offset else None,
         return_lse=case.return_lse,
         mode=case.mode,
     )
@@ -135,6 +138,35 @@ def _slopes(case: Case) -> torch.Tensor:
     return slopes.to(torch.float32 if case.dtype != torch.float64 else torch.float64).to(
         case.device
     )
+
+
+def key_lengths(case: Case, pattern: KeyLengths) -> Int[torch.Tensor, " batch"]:
+    """Return how many keys each batch element has, in 32 bits or 64 by the seed."""
+    keys = case.keys
+    choices = (max(keys - 1, 1), keys, keys // 2, 1, 3 * keys // 4)
+    least = min(keys, 1)
+    lengths = [
+        min(max(choices[(number + case.seed) % len(choices)], least), keys)
+        for number in range(case.batch)
+    ]
+    if pattern is KeyLengths.EMPTY:
+        lengths[:1] = [0] * len(lengths[:1])
+    return torch.tensor(lengths, dtype=_index_dtype(case), device=case.device)
+
+
+def query_offset(
+    case: Case, lengths: Int[torch.Tensor, " batch"] | None
+) -> Int[torch.Tensor, " batch"]:
+    """Return the place of the first query of each batch element; all are among the keys, or fit."""
+    keys = torch.full((case.batch,), case.keys) if lengths is None else lengths.cpu().long()
+    room = (keys - case.queries).clamp(min=0)
+    # neighbours differ: the last place, the first one, and places between them
+    turn = (torch.arange(case.batch) + case.seed) % 4
+    return (room - room * turn // 3).to(_index_dtype(case)).to(case.device)
+
+
+def _index_dtype(case: Case) -> torch.dtype:
+    return (torch.int32, torch.int64)[case.seed % 2]
 
 
 def size(case: Case) -> int:

@@ -248,7 +248,7 @@ def _scalar(call: Call, profile: Profile) -> tuple[torch.Tensor, torch.Tensor]:
         if tensor is None:
             return None
         tensor = tensor.detach().cpu()
-        return (tensor if tensor.dtype == torch.bool else tensor.double()).numpy()
+        return (tensor.double() if tensor.is_floating_point() else tensor).numpy()
 
     out, lse = scalar_attention(
         array(call.query),
@@ -266,6 +266,8 @@ def _scalar(call: Call, profile: Profile) -> tuple[torch.Tensor, torch.Tensor]:
         softcap=call.softcap,
         sinks=array(call.sinks),
         alibi_slopes=array(call.alibi_slopes),
+        key_lengths=array(call.key_lengths),
+        query_offset=array(call.query_offset),
     )
     device = call.query.device
     return torch.from_numpy(out).to(device), torch.from_numpy(lse).to(device)

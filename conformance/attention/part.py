@@ -51,6 +51,7 @@ class Part:
         if self.is_whole:
             return call
         mask, sinks, slopes = call.attn_mask, call.sinks, call.alibi_slopes
+        lengths, offset = call.key_lengths, call.query_offset
         return call.but(
             query=self.of_heads(call.query),
             key=self.of_kv_heads(call.key),
@@ -58,6 +59,8 @@ class Part:
             attn_mask=None if mask is None else self.of_mask(mask),
             sinks=None if sinks is None else sinks[self.heads],
             alibi_slopes=None if slopes is None else slopes[self.heads],
+            key_lengths=None if lengths is None else lengths[self.batch],
+            query_offset=None if offset is None else offset[self.batch],
         )
 
     def of_heads(self, tensor: torch.Tensor) -> torch.Tensor:

@@ -13,6 +13,7 @@ from attnspec.conformance.attention.subject import Subject
 from attnspec.spec import (
     Case,
     Feature,
+    KeyLengths,
     Layout,
     Layouts,
     Mask,
@@ -40,6 +41,8 @@ EXTRAS: dict[Feature, tuple[str, SearchStrategy[Any]]] = {
     Feature.SOFTCAP: ("softcap", st.sampled_from((1.0, 0.5, 3.0, 20.0, 50.0))),
     Feature.SINKS: ("sinks", st.just(True)),
     Feature.ALIBI: ("alibi", st.just(True)),
+    Feature.KEY_LENGTHS: ("key_lengths", st.sampled_from(KeyLengths)),
+    Feature.QUERY_OFFSET: ("query_offset", st.just(True)),
     Feature.LSE: ("return_lse", st.just(True)),
     Feature.BACKWARD: ("backward", st.just(True)),
 }

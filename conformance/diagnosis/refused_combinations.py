@@ -23,6 +23,8 @@ DEFAULTS: dict[str, Any] = {
     "softcap": None,
     "sinks": None,
     "alibi_slopes": None,
+    "key_lengths": None,
+    "query_offset": None,
     "return_lse": False,
 }
 """Arguments with the default that requests no feature."""

@@ -80,6 +80,8 @@ _ARGUMENTS = {
     Feature.SOFTCAP: "softcap",
     Feature.SINKS: "sinks",
     Feature.ALIBI: "alibi_slopes",
+    Feature.KEY_LENGTHS: "key_lengths",
+    Feature.QUERY_OFFSET: "query_offset",
     Feature.LSE: "return_lse",
     Feature.DROPOUT: "dropout_p",
 }

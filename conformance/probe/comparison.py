@@ -25,21 +25,30 @@ class Form:
         condition: an expression on a `case` that is true for calls of this form. A refused form
             with a condition is left out of the declaration, and the other forms are tried; a
             refused form without one means that the option is not supported.
+        lengths: the numbers of queries and of keys, in units of the harness; None is the usual.
     """
 
     name: str
     spellings: tuple[Mapping[str, Any], ...]
     condition: str = ""
+    lengths: tuple[int, int] | None = None
 
     def call(self, harness: Harness) -> Call:
         """Return the first call that gives an output, or the first if none does."""
         call = self.accepted(harness) if len(self.spellings) > 1 else None
-        return harness.draw(**self.spellings[0]) if call is None else call
+        return harness.draw(**self._sizes(harness), **self.spellings[0]) if call is None else call
 
     def accepted(self, harness: Harness, **changes: Any) -> Call | None:
         """Return the first call that gives an output, with more changes to the plain case."""
-        calls = (harness.draw(**spelling, **changes) for spelling in self.spellings)
+        sizes = self._sizes(harness)
+        calls = (harness.draw(**sizes, **spelling, **changes) for spelling in self.spellings)
         return next((call for call in calls if harness.run(call).out is not None), None)
+
+    def _sizes(self, harness: Harness) -> dict[str, int]:
+        if self.lengths is None:
+            return {}
+        queries, keys = (count * harness.unit for count in self.lengths)
+        return {"queries": queries, "keys": keys}
 
 
 @dataclass(frozen=True, kw_only=True)

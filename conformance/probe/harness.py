@@ -40,6 +40,8 @@ ALIASES = {
     "softcap": ("soft_cap", "logit_cap", "logits_soft_cap", "softcapping"),
     "sinks": ("sink", "s_aux", "attention_sinks", "learnable_sink"),
     "alibi_slopes": ("slopes", "alibi"),
+    "key_lengths": ("seqused_k", "cache_seqlens", "seqlens_k", "kv_lens", "nonpad_kv_seqlen"),
+    "query_offset": ("q_offset", "start_pos", "cache_position", "past_length"),
     "return_lse": ("return_softmax_lse", "return_attn_probs", "with_lse"),
     "dropout_p": ("dropout", "p_dropout"),
 }

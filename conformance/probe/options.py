@@ -18,6 +18,7 @@ from attnspec.spec import (
     CausalSingleQuery,
     Feature,
     Grouping,
+    KeyLengths,
     Mask,
     MaskKind,
     MaskPattern,
@@ -144,6 +145,30 @@ def _alibi_readings(call: Call, scale: float) -> Mapping[str, Call]:
         "added and not subtracted": call.but(alibi_slopes=-slopes),
         "signed by the direction": call.but(alibi_slopes=None, attn_mask=signed),
         "multiplied by the scale": call.but(alibi_slopes=slopes * scale),
+    }
+
+
+def _length_readings(call: Call, scale: float) -> Mapping[str, Call]:
+    lengths = call.key_lengths
+    assert lengths is not None
+    keys = call.key.shape[2]
+    return {
+        "ignored": call.but(key_lengths=None),
+        "the index of the last key": call.but(key_lengths=(lengths + 1).clamp(max=keys)),
+        "the number of hidden keys": call.but(key_lengths=keys - lengths),
+        "the first length is used for all": call.but(key_lengths=lengths[:1].repeat(len(lengths))),
+    }
+
+
+def _offset_readings(call: Call, scale: float) -> Mapping[str, Call]:
+    offset = call.query_offset
+    assert offset is not None
+    queries, keys = call.query.shape[2], call.key.shape[2]
+    return {
+        "ignored": call.but(query_offset=None),
+        "counted from the last key": call.but(query_offset=offset + keys - queries),
+        "the place after the first query": call.but(query_offset=offset + 1),
+        "the first offset is used for all": call.but(query_offset=offset[:1].repeat(len(offset))),
     }
 
 
@@ -392,4 +417,26 @@ ALIBI = Comparison(
     forms=(form("alibi", alibi=True),),
     readings=_alibi_readings,
     then=_with_alignment_of_slopes,
+)
+
+KEY_LENGTHS = Comparison(
+    question="key lengths",
+    features=(Feature.KEY_LENGTHS,),
+    parameter="key_lengths",
+    forms=(form("key_lengths", key_lengths=KeyLengths.RAGGED, batch=3),),
+    readings=_length_readings,
+)
+
+QUERY_OFFSET = Comparison(
+    question="query offset",
+    features=(Feature.QUERY_OFFSET,),
+    parameter="query_offset",
+    forms=(
+        Form(
+            name="query_offset",
+            spellings=({"query_offset": True, "is_causal": True, "batch": 3},),
+            lengths=(3, 6),
+        ),
+    ),
+    readings=_offset_readings,
 )

@@ -23,6 +23,8 @@ from attnspec.conformance.probe.options import (
     CAUSAL,
     FLOAT_MASK,
     GROUPED_HEADS,
+    KEY_LENGTHS,
+    QUERY_OFFSET,
     SINKS,
     SOFTCAP,
     WINDOW,
@@ -56,6 +58,8 @@ EXPERIMENTS: tuple[Experiment, ...] = (
     SOFTCAP,
     SINKS,
     ALIBI,
+    KEY_LENGTHS,
+    QUERY_OFFSET,
     Measurement(
         question="log-sum-exp",
         features=(Feature.LSE,),

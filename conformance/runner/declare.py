@@ -23,6 +23,8 @@ _BY_PARAMETER = {
     "softcap": Feature.SOFTCAP,
     "sinks": Feature.SINKS,
     "alibi_slopes": Feature.ALIBI,
+    "key_lengths": Feature.KEY_LENGTHS,
+    "query_offset": Feature.QUERY_OFFSET,
     "return_lse": Feature.LSE,
 }
 

@@ -219,6 +219,8 @@ USES: dict[Feature, Callable[..., bool]] = {
     Feature.SOFTCAP: lambda q, k, v, o: o.get("softcap") is not None,
     Feature.SINKS: lambda q, k, v, o: o.get("sinks") is not None,
     Feature.ALIBI: lambda q, k, v, o: o.get("alibi_slopes") is not None,
+    Feature.KEY_LENGTHS: lambda q, k, v, o: o.get("key_lengths") is not None,
+    Feature.QUERY_OFFSET: lambda q, k, v, o: o.get("query_offset") is not None,
     Feature.LSE: lambda q, k, v, o: bool(o.get("return_lse")),
     Feature.DROPOUT: lambda q, k, v, o: bool(o.get("dropout_p")),
     Feature.BACKWARD: _needs_gradient,

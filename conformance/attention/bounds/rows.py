@@ -27,7 +27,7 @@ class Rows:
         key: all keys.
         value: all values.
         visible: true if a row may read a key; (batch, heads) may be 1.
-        by_position: true if the causal flag and the window let a row read a key.
+        by_position: true if causal flag, window and number of keys let a row read a key.
         by_mask: true if the mask does; None without one.
         mask_kind: the kind of the mask; None without one.
         mask_bias: the float mask, 0 where it hides; None without one.
@@ -45,11 +45,11 @@ class Rows:
     key: Float64[torch.Tensor, "batch heads keys d_head"]
     value: Float64[torch.Tensor, "batch heads keys d_value"]
     visible: Bool[torch.Tensor, "#batch #heads rows keys"]
-    by_position: Bool[torch.Tensor, "1 1 rows keys"]
+    by_position: Bool[torch.Tensor, "#batch 1 rows keys"]
     by_mask: Bool[torch.Tensor, "#batch #heads #rows #keys"] | None
     mask_kind: MaskKind | None
     mask_bias: Float64[torch.Tensor, "#batch #heads #rows #keys"] | None
-    alibi: Float64[torch.Tensor, "1 heads rows keys"] | None
+    alibi: Float64[torch.Tensor, "#batch heads rows keys"] | None
     scale: float
     softcap: float | None
     sinks: Float64[torch.Tensor, " heads"] | None
@@ -100,6 +100,19 @@ def _rounds(tensor: torch.Tensor | None, dtype: torch.dtype) -> bool:
     return tensor is not None and torch.promote_types(tensor.dtype, dtype) != dtype
 
 
+def first_places(call: Call, profile: Profile) -> Int[torch.Tensor, " #batch"]:
+    """Return the place of query 0 among the keys, of each batch element or of all."""
+    if call.query_offset is not None:
+        return call.query_offset.long()
+    queries, keys = call.query.shape[2], call.key.shape[2]
+    device = call.query.device
+    if profile.causal_alignment != CausalAlignment.LOWER_RIGHT:
+        return torch.zeros(1, dtype=torch.long, device=device)
+    if call.key_lengths is not None:
+        return call.key_lengths.long() - queries
+    return torch.tensor([keys - queries], device=device)
+
+
 def rows_of(call: Call, profile: Profile, rows: Int[torch.Tensor, " rows"]) -> Rows:
     """Return some rows of a call.
 
@@ -112,10 +125,11 @@ def rows_of(call: Call, profile: Profile, rows: Int[torch.Tensor, " rows"]) -> R
     heads, queries, d_head = call.query.shape[1:]
     keys = call.key.shape[2]
     rows = rows.to(call.query.device)
-    lower_right = profile.causal_alignment == CausalAlignment.LOWER_RIGHT
-    place = rows + (keys - queries if lower_right else 0)
-    after = torch.arange(keys, device=rows.device) - place[:, None]
+    key = torch.arange(keys, device=rows.device)
+    after = key - rows[:, None] - first_places(call, profile)[:, None, None, None]
     visible = torch.ones_like(after, dtype=torch.bool)
+    if call.key_lengths is not None:
+        visible = visible & (key < call.key_lengths[:, None, None, None])
     if call.is_causal and not profile.ignores_causal_flag(queries):
         visible &= after <= 0
     left, right = call.window or (None, None)
@@ -123,7 +137,7 @@ def rows_of(call: Call, profile: Profile, rows: Int[torch.Tensor, " rows"]) -> R
         visible &= after >= -left
     if right is not None:
         visible &= after <= right
-    visible = by_position = visible[None, None]
+    by_position = visible
     mask_bias, alibi, by_mask, mask_kind = None, None, None, None
     mask = call.attn_mask
     if mask is not None:

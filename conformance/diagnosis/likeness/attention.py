@@ -35,6 +35,7 @@ from attnspec.spec import (
     EmptyRow,
     Feature,
     Implementation,
+    KeyLengths,
     Layout,
     Layouts,
     Mask,
@@ -99,6 +100,8 @@ EXTRA = (
     SMALL.but(softcap=1.5, values=Values.PEAKED, mask=Mask(shape=MaskShape.FULL)),
     SMALL.but(sinks=True, return_lse=True),
     SMALL.but(alibi=True, heads=6, kv_heads=6),
+    SMALL.but(key_lengths=KeyLengths.RAGGED, is_causal=True),
+    SMALL.but(key_lengths=KeyLengths.RAGGED, query_offset=True, window=(3, 1), keys=12),
     SMALL.but(return_lse=True),
 )
 """The cases of the calls that are compared besides the failing one."""

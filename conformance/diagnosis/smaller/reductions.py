@@ -98,7 +98,7 @@ def _length(case: ModelCase) -> Iterator[Changes]:
 _DEFAULT = Case()
 _OPTIONS = (
     *("is_causal", "scale", "window", "softcap", "sinks", "alibi", "return_lse", "dropout_p"),
-    *("mode", "values"),
+    *("key_lengths", "query_offset", "mode", "values"),
 )
 _ATTENTION: tuple[Reduction, ...] = (
     _dtype,

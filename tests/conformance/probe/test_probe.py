@@ -10,6 +10,12 @@ from attnspec.conformance import laws
 from attnspec.conformance.attention.subject import Subject
 from attnspec.conformance.mutants.attention_options.softcap import CapAfterBias
 from attnspec.conformance.mutants.bases.dense import Dense, dense
+from attnspec.conformance.mutants.bases.lengths import Ragged
+from attnspec.conformance.mutants.lengths.lengths import (
+    LengthIsAnIndex,
+    LengthOfTheFirst,
+    OffsetOfTheFirst,
+)
 from attnspec.conformance.mutants.numerics.bound import ScoresIn16Bits
 from attnspec.conformance.probe.arithmetic import rounding
 from attnspec.conformance.probe.declaration import conflicts, declaration
@@ -264,6 +270,11 @@ class AnySoftcap(Dense):
         (CapAfterBias, "softcap", "yes, after_bias", False),
         (CapBeforeScale, "softcap", "capped before the scale", True),
         (Steeper, "alibi", "added and not subtracted", True),
+        (Ragged, "key lengths", "yes", False),
+        (LengthIsAnIndex, "key lengths", "the index of the last key", True),
+        (LengthOfTheFirst, "key lengths", "the first length is used for all", True),
+        (Ragged, "query offset", "yes", False),
+        (OffsetOfTheFirst, "query offset", "the first offset is used for all", True),
         (KeptUnscaled, "dropout", "the weights that are kept are not divided by 1 - p", True),
         (ScoresIn16Bits, "rounding", "outside every level", True),
         (Flaky, "deterministic", "no", False),
