@@ -26,6 +26,7 @@ from attnspec.spec import (
     Deviation,
     Feature,
     Implementation,
+    KeyLengths,
     MaskedNonfinite,
     MaskKind,
     MaskPattern,
@@ -81,9 +82,10 @@ def from_packed(
         lse_layout: the order of the axes of its log-sum-exp.
 
     Returns:
-        An attention of the contract with the function's options, aligned at the lower right, and
-        with bool masks that hide the last keys of a batch element, which shorten its sequence. It
-        raises `ValueError` for any other mask, and for a mask beside a causal flag or a window.
+        An attention of the contract with the function's options, aligned at the lower right, with
+        `key_lengths`, and with bool masks that hide the last keys of a batch element, which shorten
+        its sequence. It raises `ValueError` for any other mask, and for a mask beside a causal
+        flag, a window or lengths.
 
     Raises:
         TypeError: if the function takes no offsets.
@@ -120,7 +122,7 @@ def from_paged(
 def _names(function: Callable[..., Any]) -> set[str]:
     declared = parameters(function)
     options = (names for own, names in _OF_PARAMETER.items() if own in declared)
-    return {"attn_mask", *(name for names in options for name in names)}
+    return {"attn_mask", "key_lengths", *(name for names in options for name in names)}
 
 
 def _packed(
@@ -134,16 +136,20 @@ def _packed(
         is_causal: bool = False,
         enable_gqa: bool = False,
         window: tuple[int | None, int | None] | None = None,
+        key_lengths: Int[torch.Tensor, " batch"] | None = None,
         return_lse: bool = False,
         **given: Any,
     ) -> Any:
         demand_flag(query, key, enable_gqa=enable_gqa)
         batch, heads, queries, _ = query.shape
         lengths = torch.full((batch,), key.shape[2], device=key.device)
+        if key_lengths is not None:
+            lengths = key_lengths.to(lengths)
         if attn_mask is not None:
-            if is_causal or window is not None:
+            if is_causal or window is not None or key_lengths is not None:
                 raise ValueError("a shorter sequence would move the diagonal: give no mask beside")
             lengths = _lengths(attn_mask, batch, key.shape[2])
+        shortened = None if attn_mask is None and key_lengths is None else lengths
         keywords = {name: value for name, value in given.items() if value is not None}
         if heads != key.shape[1]:
             keywords["enable_gqa"] = True
@@ -154,7 +160,7 @@ def _packed(
             keywords["window_size"] = sides
         result = function(
             _tokens(query, None),
-            *(_tokens(each, None if attn_mask is None else lengths) for each in (key, value)),
+            *(_tokens(each, shortened) for each in (key, value)),
             offsets_of(torch.full((batch,), queries, device=query.device)),
             offsets_of(lengths),
             queries,
@@ -255,8 +261,9 @@ def as_padded(declared: PackedImplementation, **answers: Any) -> Implementation:
     if isinstance(declared, PagedImplementation):
         page_size = (declared.page_sizes or (PAGE_SIZE,))[0]
         function = _on_pages(function, page_size)
-    names = {"attn_mask", "scale", *(_OF_FEATURE[each][0] for each in features)}
-    padded_features = {Feature.MASK, *(_OF_FEATURE[each][1] for each in features)}
+    names = {"attn_mask", "key_lengths", "scale", *(_OF_FEATURE[each][0] for each in features)}
+    padded_features = {Feature.MASK, Feature.KEY_LENGTHS}
+    padded_features.update(_OF_FEATURE[each][1] for each in features)
     if declared.has_gradients:
         padded_features.add(Feature.BACKWARD)
     padded = Profile(
@@ -300,7 +307,8 @@ def _refused(declared: PackedImplementation, page_size: int, case: Case) -> str 
     if case.d_head != case.d_value:
         return "a packed call has keys and values of as many channels"
     may_be_empty = declared.profile.empty_sequences is EmptySequences.ALLOWED
-    if not (may_be_empty or (case.queries and case.keys)):
+    has_empty = case.key_lengths is KeyLengths.EMPTY or not (case.queries and case.keys)
+    if has_empty and not may_be_empty:
         return "sequences of length zero are not claimed"
     if case.mask is not None:
         if (
@@ -309,6 +317,8 @@ def _refused(declared: PackedImplementation, page_size: int, case: Case) -> str 
             or case.mask.shape is not MaskShape.KEYS
         ):
             return "a packed call says how many keys each sequence has, and takes no other mask"
+        if case.key_lengths is not None:
+            return "a packed call says how many keys each sequence has, and takes no mask beside"
         if case.is_causal or case.window is not None:
             return "the diagonal of a shorter sequence lies elsewhere than that of a mask"
     return declared.supports(

@@ -17,6 +17,8 @@ OPTIONS: dict[str, Any] = {
     "softcap": None,
     "sinks": None,
     "alibi_slopes": None,
+    "key_lengths": None,
+    "query_offset": None,
     "return_lse": False,
 }
 """The optional parameters of the contract, in its order, with the value that has no effect."""

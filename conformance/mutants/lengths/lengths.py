@@ -295,7 +295,8 @@ class GradientNotWritten(Ragged):
         self, key: torch.Tensor, value: torch.Tensor, lengths: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
         has = self.within(lengths, key.shape[2])[:, :, 0, :, None]
-        return _Left.apply(key, has), value
+        kept: torch.Tensor = _Left.apply(key, has)  # type: ignore[no-untyped-call]
+        return kept, value
 
 
 @mistake(

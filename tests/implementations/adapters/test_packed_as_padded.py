@@ -30,6 +30,8 @@ LAWS = (
     "a-window-shows-exactly-its-keys",
     "a-head-reads-its-own-group",
     "padding-equals-a-shorter-sequence",
+    "positions-count-from-the-length",
+    "a-batch-of-lengths-equals-separate-calls",
     "ATT-30",
     "GRD-1",
 )
@@ -59,7 +61,11 @@ def test_laws_of_padded_calls_judge_packed_and_paged_attention(name):
     records = judged(as_padded(load_operator(name)), names)
     assert not broken(records)
     passed = {law for law, each in records.items() if each.outcome is Outcome.PASSED}
-    assert passed >= {"output-equals-the-definition", "batch-elements-are-independent"}
+    assert passed >= {
+        "output-equals-the-definition",
+        "batch-elements-are-independent",
+        "a-batch-of-lengths-equals-separate-calls",
+    }
     if name != "packed_nested":
         assert "a-window-shows-exactly-its-keys" in passed
 
