@@ -83,6 +83,8 @@ def law_positions_count_from_the_length(subject: Subject, case: Case) -> None:
         CHUNK.but(queries=1),
         CHUNK.but(mask=HIDDEN),
         CHUNK.but(mask=BIAS, window=(4, 0)),
+        *(CHUNK.but(**each) for each in ({"softcap": 2.0}, {"sinks": True}, {"return_lse": True})),
+        CHUNK.but(heads=6, kv_heads=2),
         CHUNK.but(key_lengths=KeyLengths.RAGGED, batch=5),
         CHUNK.but(key_lengths=KeyLengths.RAGGED, queries=1, batch=6, keys=40),
         GROUPED.but(query_offset=True, is_causal=True, keys=33),

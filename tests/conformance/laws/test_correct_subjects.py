@@ -18,6 +18,7 @@ from attnspec.conformance.mutants.attention_options.softcap import CapAfterBias
 from attnspec.conformance.mutants.bases.dense import Dense, dense
 from attnspec.conformance.mutants.bases.explicit_backward import Explicit
 from attnspec.conformance.mutants.bases.gpt2 import COMPACT
+from attnspec.conformance.mutants.bases.lengths import Ragged
 from attnspec.conformance.mutants.bases.sampler import Sampler, sampler
 from attnspec.conformance.mutants.bases.tiled import Tiled
 from attnspec.conformance.mutants.cache.steps import LowerRightDense
@@ -69,6 +70,10 @@ class Counting(Dense):
 
 class LowerRightTiled(LowerRightDense, Tiled):
     """A correct attention by tiles, aligned lower-right."""
+
+
+class LowerRightRagged(Ragged):
+    lower_right = True
 
 
 class Blocking(Dense):
@@ -131,7 +136,8 @@ class Correct:
 def attention(name: str, base: Dense, *without: Feature, **profile: object) -> Implementation:
     """Declare a correct attention that claims every feature but those named."""
     declared = dense(name, base)
-    features = frozenset(Feature).difference(without)
+    lengths = () if isinstance(base, Ragged) else (Feature.KEY_LENGTHS, Feature.QUERY_OFFSET)
+    features = frozenset(Feature).difference(without, lengths)
     return replace(declared, features=features, profile=replace(declared.profile, **profile))
 
 
@@ -217,6 +223,11 @@ CORRECT = {
             masked_values=MaskedNonfinite.BLOCKED,
         ),
         accepts=of_chapters(*MASKED, "cache"),
+    ),
+    "ragged": Correct(subject=attention("ragged", Ragged()), accepts=of_chapters("lengths")),
+    "ragged_lower_right": Correct(
+        subject=attention("ragged_lower_right", LowerRightRagged(), **LOWER_RIGHT),
+        accepts=of_chapters("lengths"),
     ),
     "mean": Correct(
         subject=attention("mean", Answering(EmptyRow.MEAN), empty_row=EmptyRow.MEAN),

@@ -14,8 +14,6 @@ from attnspec.conformance.attention.inputs import draw
 from attnspec.conformance.attention.oracle import check_oracle, expect, expect_scalar
 from attnspec.conformance.attention.part import Part
 from attnspec.conformance.attention.subject import Subject
-from attnspec.conformance.mutants.bases.dense import dense
-from attnspec.conformance.mutants.bases.lengths import LENGTHS, Ragged
 from attnspec.conformance.report.record import Outcome
 from attnspec.conformance.runner.check import check
 from attnspec.conformance.runner.effort import Effort
@@ -60,29 +58,15 @@ CASES = st.builds(
 )
 
 
-class LowerRight(Ragged):
-    lower_right = True
-
-
-def ragged(attention, alignment):
-    base = dense(f"ragged {alignment}", attention)
-    profile = replace(base.profile, causal_alignment=alignment)
-    return replace(base, features=base.features.union(LENGTHS), profile=profile)
-
-
 SUBJECTS = [
-    ragged(Ragged(), CausalAlignment.UPPER_LEFT),
-    ragged(LowerRight(), CausalAlignment.LOWER_RIGHT),
-    *(
-        replace(
-            REFERENCE,
-            name=f"reference {alignment} {empty_row}",
-            attention=partial(ATTENTION, causal_alignment=alignment, empty_row=empty_row),
-            profile=replace(REFERENCE.profile, causal_alignment=alignment, empty_row=empty_row),
-        )
-        for alignment in CausalAlignment
-        for empty_row in EmptyRow
-    ),
+    replace(
+        REFERENCE,
+        name=f"reference {alignment} {empty_row}",
+        attention=partial(ATTENTION, causal_alignment=alignment, empty_row=empty_row),
+        profile=replace(REFERENCE.profile, causal_alignment=alignment, empty_row=empty_row),
+    )
+    for alignment in CausalAlignment
+    for empty_row in EmptyRow
 ]
 
 
