@@ -68,8 +68,8 @@ _CUDA_OPERATORS = (
     *("paged_varlen", "paged_flash_attn", "paged_flashinfer", "paged_vllm"),
     *("liger_rms_norm", "liger_layer_norm", "liger_rotary", "liger_mlp"),
 )
-_LONG_OPERATORS = ("packed_flex",)
-"""Operators that a run includes only if it names them: torch traces each shape of this one."""
+_LONG_OPERATORS = ("packed_flex", "paged_flex")
+"""Operators that a run includes only if it names them: torch traces each shape of these."""
 
 
 def names() -> tuple[str, ...]:

@@ -7,6 +7,7 @@ A test that fails here is good news: torch has fixed the bug. Then remove its de
 import pytest
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.attention.experimental._paged_attention import PagedAttention
 from torch.nn.functional import scaled_dot_product_attention
 
 from attnspec.implementations.compiled import unavailable as compiler_missing
@@ -183,3 +184,15 @@ def test_a_compiled_call_misses_what_is_overwritten_before_its_backward_pass():
     out = torch.compile(torch.matmul)(weights, values)
     weights.zero_()
     assert not torch.autograd.grad(out.sum(), values)[0].any(), FIXED
+
+
+def test_pages_of_an_ended_sequence_stay_in_the_map_of_paged_attention():
+    # once torch mends it, docs/findings/paged_attention.md must go
+    pool = PagedAttention(n_pages=4, page_size=2, max_batch_size=2, device="cpu")
+    place = torch.tensor([0])
+    pool.reserve(place, torch.tensor([4]))
+    own = pool.page_table[0, :2].tolist()
+    pool.erase(place)
+    assert pool.page_table[0].tolist() == [-1] * 4
+    assert sorted(pool.empty_pages) == [0, 1, 2, 3]
+    assert pool.physical_to_logical[0, own].tolist() == [0, 1]

@@ -65,7 +65,7 @@ def test_a_law_holds(name, law):
 
 
 @pytest.mark.parametrize("law", PAGED)
-@pytest.mark.parametrize("name", ["paged_eager", "paged_transformers"])
+@pytest.mark.parametrize("name", ["paged_eager", "paged_transformers", "paged_flex"])
 def test_a_law_of_pages_holds(name, law):
     if name == "paged_transformers":
         pytest.importorskip("transformers")

@@ -57,6 +57,22 @@ def test_a_pack_a_padded_batch_and_a_document_mask_agree(lengths, seed, is_causa
         torch.testing.assert_close(packed[rows], out[0, :, :n].transpose(0, 1))
         torch.testing.assert_close(lse[:, rows], of_mask[0, :, :n])
 
+    # one padded call of all sequences, with the length and the place of each
+    if all(m >= n for n, m in lengths) or not is_causal:
+        out, of_lengths = scaled_dot_product_attention(
+            torch.cat([padded(each, max_q) for each in queries]),
+            torch.cat([padded(each, max_k) for each in keys]),
+            torch.cat([padded(each, max_k) for each in values]),
+            is_causal=is_causal,
+            key_lengths=cu_k.diff(),
+            query_offset=(cu_k.diff() - cu_q.diff()).clamp(min=0),
+            return_lse=True,
+        )
+        for b, (n, _) in enumerate(lengths):
+            rows = slice(int(cu_q[b]), int(cu_q[b + 1]))
+            torch.testing.assert_close(packed[rows], out[b, :, :n].transpose(0, 1))
+            torch.testing.assert_close(lse[:, rows], of_lengths[b, :, :n])
+
     # one call on all tokens, under a mask of documents
     of_query = torch.repeat_interleave(torch.arange(len(lengths)), cu_q.diff().long())
     of_key = torch.repeat_interleave(torch.arange(len(lengths)), cu_k.diff().long())
