@@ -150,9 +150,18 @@ class OperatorSubject:
         return out.detach(), grads
 
 
+LARGEST_COPY = 2**28
+"""Bytes of the largest storage that is copied whole, with the memory between its numbers."""
+
+
 def copied(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a copy of the values in the same strides, and as far from an aligned address."""
+    """Return a copy of the values in the same strides, and as far from an aligned address.
+
+    Of numbers that lie far apart in a large storage only they are copied, side by side.
+    """
     values = tensor.detach()
+    if values.untyped_storage().nbytes() > max(LARGEST_COPY, 8 * values.nbytes):
+        return values.clone(memory_format=torch.contiguous_format)
     copy = torch.empty(0, dtype=values.dtype, device=values.device)
     storage = values.untyped_storage().clone()
     return copy.set_(storage, values.storage_offset(), values.shape, values.stride())

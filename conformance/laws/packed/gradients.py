@@ -6,12 +6,13 @@ from hypothesis import strategies as st
 from attnspec.conformance.comparison.close import check_close
 from attnspec.conformance.comparison.violation import NotClaimed, Violation
 from attnspec.conformance.laws.law import law
+from attnspec.conformance.laws.tensors.large import spread_out
 from attnspec.conformance.operators.packed.case import PackedCase, cases
 from attnspec.conformance.operators.packed.subject import AXES, PackedSubject
 from attnspec.spec import EmptyRow
 from attnspec.spec.packed import CAUSAL, EVERYWHERE
 
-F32 = torch.float32
+F32, F16 = torch.float32, torch.float16
 BACKWARD = tuple(
     case.but(backward=True)
     for case in (
@@ -91,6 +92,25 @@ def law_strides_of_packed_operands_mean_nothing(subject: PackedSubject, case: Pa
     case = subject.expressible(case)
     subject.judge_case(case.but(strided=False), "a contiguous call is wrong")
     subject.judge_case(case, "strides of operands or offsets change a result")
+
+
+FAR_APART = (
+    PackedCase(queries=(2, 1), keys=(2, 3), dtype=F32),
+    PackedCase(queries=(2, 1, 3), keys=(3, 4, 2), heads=4, kv_heads=2, window=CAUSAL, dtype=F16),
+)
+
+
+@law("SEQ-17", pinned=FAR_APART, cost=4.0)
+def law_packed_tokens_may_lie_far_apart(subject: PackedSubject, case: PackedCase) -> None:
+    """SEQ-17: tokens and heads at offsets that 32 bits cannot count are read at their places."""
+    call = subject.expressible(case).draw(subject.profile)
+    subject.judge(call, "the output is wrong before the operands are spread out")
+    for name, operand in call.operands.items():
+        for axis, kind in ((0, "tokens"), (1, "heads")):
+            if operand.shape[axis] > 1:
+                far = call.but(**{name: spread_out(operand, axis)})
+                message = f"the output is wrong if the {kind} of {name} lie far apart"
+                subject.judge(far, message)
 
 
 WRITTEN = (PackedCase(), PackedCase(queries=(2, 3), keys=(4, 3), window=CAUSAL, dtype=F32))

@@ -5,6 +5,7 @@ import torch
 from attnspec.conformance.comparison.close import check_close
 from attnspec.conformance.comparison.violation import NotClaimed, Violation
 from attnspec.conformance.laws.law import law
+from attnspec.conformance.laws.tensors.large import FARTHER, spread_out
 from attnspec.conformance.operators.packed.case import GARBAGE
 from attnspec.conformance.operators.packed.subject import AXES
 from attnspec.conformance.operators.paged.call import PagedCall
@@ -148,6 +149,23 @@ def law_strides_of_pools_and_tables_mean_nothing(subject: PagedSubject, case: Pa
     case = subject.expressible(case)
     subject.judge_case(case.but(strided=False, columns=0), "a contiguous call is wrong")
     subject.judge_case(case, "strides of the pools or the table change a result")
+
+
+FAR_APART = (
+    PagedCase(queries=(1, 1), keys=(5, 7), dtype=F16),
+    PagedCase(queries=(2, 1), keys=(9, 6), heads=4, kv_heads=2, window=CAUSAL, dtype=BF16),
+)
+
+
+@law("PAG-8", pinned=FAR_APART, cost=2.0)
+def law_pages_may_lie_far_apart(subject: PagedSubject, case: PagedCase) -> None:
+    """PAG-8: pages at offsets that 32 bits cannot count are read at their places."""
+    call = subject.expressible(case).draw(subject.profile)
+    subject.judge(call, "the output is wrong before the pages are spread out")
+    for name in ("key", "value"):
+        # half of the pages are beyond 2**31 numbers, and the pool holds two that no sequence has
+        far: PagedCall = call.but(**{name: spread_out(getattr(call, name), 0, FARTHER)})
+        subject.judge_in_place(far, f"the output is wrong if the pages of {name} lie far apart")
 
 
 OPTIONS = (

@@ -291,6 +291,24 @@ class ContiguousOffsets(PlainPacked):
         super().begin(cu_seq_q, read, **paged)
 
 
+@packed_mistake(
+    "own-packed-32-bits",
+    "the offset of a token in memory is counted in 32 bits",
+    killed_by="packed-tokens-may-lie-far-apart",
+)
+class ThirtyTwoBits(PlainPacked):
+    def begin(self, cu_seq_q: torch.Tensor, cu_seq_k: torch.Tensor | None, **paged: object) -> None:
+        super().begin(cu_seq_q, cu_seq_k, **paged)
+        self.query, self.key, self.value = map(_wrapped, (self.query, self.key, self.value))
+
+
+def _wrapped(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the tokens that are read: the first one in place of those beyond 32 bits."""
+    token = torch.arange(len(tensor))
+    is_beyond = token * tensor.stride(0) >= 2**31
+    return tensor[torch.where(is_beyond, 0, token)] if bool(is_beyond.any()) else tensor
+
+
 @packed_mistake("own-packed-scales-in-place", "queries are scaled in place", killed_by=WRITTEN)
 class ScalesInPlace(PlainPacked):
     def attend(self) -> tuple[torch.Tensor, torch.Tensor]:

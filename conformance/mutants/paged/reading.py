@@ -207,6 +207,18 @@ class ContiguousPool(PlainPaged):
 
 
 @paged_mistake(
+    "own-paged-32-bits",
+    "the offset of a page in memory is counted in 32 bits",
+    killed_by="pages-may-lie-far-apart",
+)
+class ThirtyTwoBits(PlainPaged):
+    def pages(self, b: int, columns: torch.Tensor) -> torch.Tensor:
+        pages = super().pages(b, columns)
+        stride = max(pool.stride(0) for pool in self.pools.values())
+        return torch.where(pages * stride >= 2**31, 0, pages)
+
+
+@paged_mistake(
     "own-paged-table-stride",
     "a row of the table is taken to be as long as the longest sequence needs",
     killed_by=STRIDES,
