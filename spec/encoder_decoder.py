@@ -132,8 +132,9 @@ class EncoderDecoderImplementation(OperatorImplementation):
     """An encoder-decoder and its claims, as data.
 
     The features are the configurations that it follows, `sinusoidal`, `learned`, `pre_norm` and
-    `final_norm`; the options of the model, `padding`, `target_padding` and `hidden_states`; and
-    `steps`.
+    `final_norm`; the options of the model, `padding`, `target_padding` and `hidden_states`;
+    `steps`; and `gradients`: the logits carry gradients to the tensors of the state dictionary, or
+    to parameters of the model of the same names.
 
     Attributes:
         profile: the order of the channels of sinusoidal positions.
@@ -141,13 +142,12 @@ class EncoderDecoderImplementation(OperatorImplementation):
 
     function: BuildEncoderDecoder | Callable[..., Any]
     profile: EncoderDecoderProfile = field(default_factory=EncoderDecoderProfile)
-    has_gradients: bool = False
     dtypes: tuple[torch.dtype, ...] = (torch.float64, torch.float32)
 
     operator: ClassVar[str] = "encoder_decoder"
     FEATURES: ClassVar[frozenset[str]] = frozenset(
         {
             *("sinusoidal", "learned", "pre_norm", "final_norm"),
-            *("padding", "target_padding", "hidden_states", "steps"),
+            *("padding", "target_padding", "hidden_states", "steps", "gradients"),
         }
     )

@@ -41,8 +41,8 @@ def check_model(
     features: Annotated[
         str | None,
         typer.Option(
-            help="What it claims: padding, hidden_states; of a BERT also token_types, pooler, "
-            "gradients; of an encoder-decoder also target_padding, steps, sinusoidal, learned, "
+            help="What it claims: padding, hidden_states, gradients; of a BERT also token_types, "
+            "pooler; of an encoder-decoder also target_padding, steps, sinusoidal, learned, "
             "pre_norm, final_norm."
         ),
     ] = None,

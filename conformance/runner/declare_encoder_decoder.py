@@ -1,12 +1,16 @@
 """Declare a bare function that builds an encoder-decoder: the features that it follows."""
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import torch
 
+from attnspec.conformance.comparison.violation import Raised, Violation
 from attnspec.conformance.operators.encoder_decoder.case import EncoderDecoderCase
+from attnspec.conformance.operators.encoder_decoder.subject import EncoderDecoderSubject
 from attnspec.conformance.runner.declare import parameters_of
+from attnspec.spec.encoder_decoder import EncoderDecoderImplementation
 
 _OPTIONS = {
     "attention_mask": "padding",
@@ -56,6 +60,12 @@ def encoder_decoder_features(
     found |= {feature for name, feature in _OPTIONS.items() if name in names}
     if callable(getattr(model, "start", None)) and callable(getattr(model, "step", None)):
         found.add("steps")
+    declared = EncoderDecoderImplementation(name="it", function=function)
+    subject = EncoderDecoderSubject(implementation=declared)
+    # gradients are claimed if one reaches every parameter, right or wrong
+    with suppress(Raised, Violation):
+        subject.gradients(base, base.draw_parameters(), base.draw())
+        found.add("gradients")
     return frozenset(found)
 
 

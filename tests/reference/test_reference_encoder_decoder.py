@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from attnspec.conformance.models.bounds.enclosure import Arithmetic
 from attnspec.conformance.operators.encoder_decoder.bounds import enclose_sinusoids, forward
 from attnspec.conformance.operators.encoder_decoder.case import EncoderDecoderCase, drawn_cases
+from attnspec.conformance.operators.encoder_decoder.gradients import gradients
 from attnspec.implementations.torch_transformer import TorchTransformer
 from attnspec.reference.encoder_decoder import build, rotate_positions, sinusoids
 from attnspec.spec.encoder_decoder import Sinusoids
@@ -46,7 +47,9 @@ def test_states_and_logits_equal_barts(bart, case):
     weights, inputs = case.draw_parameters(), case.draw()
     mine = by_name(build(case.config, weights)(**inputs, output_hidden_states=True))
     theirs = by_name(bart(case.config, weights)(**inputs, output_hidden_states=True))
-    enclosed = forward(case.config, weights, inputs, INTERLEAVED, Arithmetic.of(torch.float64))
+    enclosed = forward(
+        case.config, weights, inputs, INTERLEAVED, Arithmetic.of(torch.float64)
+    ).results
     assert mine.keys() == theirs.keys() == enclosed.keys()
     for name, value in mine.items():
         near = (value - theirs[name]).abs() <= 2 * enclosed[name].radius
@@ -67,7 +70,7 @@ def test_steps_equal_those_of_bart(bart, case, chunk):
             logits, cache = model.step(ids, cache)
             rows.append(logits)
         found.append(torch.cat(rows, dim=1))
-    assert bool(((found[0] - found[1]).abs() <= 2 * enclosed["logits"].radius).all())
+    assert bool(((found[0] - found[1]).abs() <= 2 * enclosed.logits.radius).all())
 
 
 @pytest.mark.parametrize("is_inference", [False, True])
@@ -82,8 +85,43 @@ def test_logits_equal_those_of_the_transformer_of_torch(is_inference, case):
     with torch.set_grad_enabled(not is_inference):
         theirs = model(**inputs)
     enclosed = forward(case.config, weights, inputs, INTERLEAVED, Arithmetic.of(torch.float64))
-    near = (mine - theirs).abs() <= 2 * enclosed["logits"].radius
+    near = (mine - theirs).abs() <= 2 * enclosed.logits.radius
     assert bool(near[real(inputs, "logits")].all())
+
+
+def gradients_of(make, case, weights, inputs):
+    leaves = {name: each.clone().requires_grad_() for name, each in weights.items()}
+    logits = make(case.config, leaves)(**inputs)
+    found = torch.autograd.grad(logits, list(leaves.values()), case.draw_cotangent())
+    return dict(zip(leaves, found, strict=True))
+
+
+def are_near(case, mine, theirs, weights, inputs):
+    """Check two gradients of each parameter against the bound, and against its closed forms."""
+    arithmetic = Arithmetic.of(torch.float64)
+    enclosed = forward(case.config, weights, inputs, INTERLEAVED, arithmetic)
+    cotangent = case.draw_cotangent()
+    bounds = gradients(case.config, weights, inputs, enclosed, cotangent, arithmetic)
+    assert bounds.keys() == mine.keys() == theirs.keys()
+    for name, each in bounds.items():
+        assert bool(((mine[name] - theirs[name]).abs() <= 2 * each.radius).all()), name
+        assert bool(((mine[name] - each.value).abs() <= 2 * each.radius).all()), name
+
+
+@settings(max_examples=200)
+@given(case=BART)
+def test_gradients_of_the_parameters_equal_barts(bart, case):
+    weights, inputs = case.draw_parameters(), case.draw()
+    mine, theirs = (gradients_of(make, case, weights, inputs) for make in (build, bart))
+    are_near(case, mine, theirs, weights, inputs)
+
+
+@settings(max_examples=200)
+@given(case=ANY)
+def test_gradients_of_the_parameters_equal_those_of_the_transformer_of_torch(case):
+    weights, inputs = case.draw_parameters(), case.draw()
+    mine, theirs = (gradients_of(make, case, weights, inputs) for make in (build, TorchTransformer))
+    are_near(case, mine, theirs, weights, inputs)
 
 
 @settings(max_examples=200)
@@ -131,5 +169,5 @@ def test_a_bound_is_far_below_the_logits():
             case.draw(),
             INTERLEAVED,
             Arithmetic.of(torch.float64),
-        )["logits"]
+        ).logits
         assert float(enclosed.radius.max()) < 1e-6 * float(enclosed.value.abs().max())

@@ -6,7 +6,7 @@ import torch
 from hypothesis import strategies as st
 
 from attnspec.conformance.comparison.close import check_close
-from attnspec.conformance.comparison.violation import NotClaimed, Violation
+from attnspec.conformance.comparison.violation import Violation
 from attnspec.conformance.laws.law import law
 from attnspec.conformance.operators.bert.case import ACTS, BertCase, cases
 from attnspec.conformance.operators.bert.subject import BertSubject
@@ -274,21 +274,4 @@ def law_every_gradient_of_an_encoder_equals_the_definition(
     subject: BertSubject, case: BertCase
 ) -> None:
     """ENC-14: the gradient of each parameter is right, and sums both uses of the token table."""
-    weights, inputs = case.draw_parameters(), case.draw()
-    got = subject.gradients(case, weights, inputs)
-    is_evidence = True
-    # the head first, where a wrong gradient begins
-    for name, allowed in subject.expect_gradients(case, weights, inputs).items():
-        check_close(
-            got[name],
-            allowed.value,
-            allowed.bound,
-            what=f"gradient of {name}",
-            message="a gradient is wrong",
-            axes=("row", "channel")[-allowed.value.dim() :],
-        )
-        largest = float(allowed.value.abs().max())
-        # the gradient of the keys' biases is zero, and no row of an unused table has one
-        is_evidence &= largest < 1e-9 or float(allowed.bound.max()) < largest / 2
-    if not is_evidence:
-        raise NotClaimed("the bound of these gradients is wider than the gradients")
+    subject.judge_gradients(case)

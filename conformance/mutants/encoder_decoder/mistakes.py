@@ -130,3 +130,71 @@ class InPlace(Steps):
         table = self.weights["model.shared.weight"]
         table *= self.config.d_model**0.5
         return states
+
+
+_GRADIENTS = "every-gradient-of-an-encoder-decoder-equals-the-definition"
+
+
+@cross_mistake(
+    "CRS-08", killed_by=_GRADIENTS, source=f"{GITHUB}/rsarxiv/seq2seq-attention/issues/7"
+)
+class DetachedMemory(Steps):
+    title = "no gradient passes from cross-attention to the encoder"
+
+    def memory(self, encoded: list[torch.Tensor], layer: int) -> torch.Tensor:
+        return super().memory(encoded, layer).detach()
+
+
+@cross_mistake("CRS-09", killed_by=_GRADIENTS, source=f"{GITHUB}/NVIDIA/Megatron-LM/issues/1548")
+class DetachedHead(Steps):
+    title = "the token table lacks the gradient of the head"
+
+    def logits(self, x: torch.Tensor) -> torch.Tensor:
+        head = torch.nn.functional.linear(x, self.weights["model.shared.weight"].detach())
+        return head + self.weights["final_logits_bias"]
+
+
+@cross_mistake("own-crs-last-block-trains-the-encoder", killed_by=_GRADIENTS)
+class LastBlockTrainsTheEncoder(Steps):
+    title = "the encoder gets the gradient of the last block of the decoder alone"
+
+    def memory(self, encoded: list[torch.Tensor], layer: int) -> torch.Tensor:
+        states = super().memory(encoded, layer)
+        return states if layer == self.config.decoder_layers - 1 else states.detach()
+
+
+@cross_mistake("own-crs-detached-keys", killed_by=_GRADIENTS)
+class DetachedKeys(Steps):
+    title = "the encoder gets the gradient of the values of cross-attention, not of the keys"
+
+    def pair(self, x: torch.Tensor, name: str) -> Pair:
+        keys, values = super().pair(x, name)
+        if name.endswith("encoder_attn"):
+            keys = super().pair(x.detach(), name)[0]
+        return keys, values
+
+
+@cross_mistake("own-crs-unscaled-gradient", killed_by=_GRADIENTS)
+class UnscaledGradient(Steps):
+    title = "the gradients of queries and keys lack the scale of the scores"
+
+    def attend(self, name: str, x: torch.Tensor, pair: Pair, hidden: torch.Tensor) -> torch.Tensor:
+        query = self.split(self.linear(x, f"{name}.q_proj"), name)
+        plain = query @ pair[0].mT
+        # forward the scaled scores, backward the plain ones
+        scores = plain + ((self.scale(query.shape[-1]) - 1) * plain).detach()
+        weights = torch.softmax(scores.masked_fill(hidden, -torch.inf), -1)
+        mixed = (weights @ pair[1]).transpose(1, 2).flatten(-2)
+        return self.linear(mixed, f"{name}.out_proj")
+
+
+@cross_mistake("own-crs-unscaled-table-gradient", killed_by=_GRADIENTS)
+class UnscaledTableGradient(Steps):
+    title = "the gradient of the token table lacks the factor of the embeddings"
+
+    def embed(self, ids: torch.Tensor, side: str, start: int) -> torch.Tensor:
+        embedded = super().embed(ids, side, start)
+        if self.config.position_embedding != "sinusoidal":
+            return embedded
+        rows = torch.nn.functional.embedding(ids, self.weights["model.shared.weight"])
+        return embedded.detach() + rows - rows.detach()

@@ -10,53 +10,17 @@ from dataclasses import dataclass
 import torch
 
 from attnspec.conformance.models.bounds.activation import activation
-from attnspec.conformance.models.bounds.enclosure import (
-    Arithmetic,
-    Enclosure,
-    add,
-    merge_heads,
-)
-from attnspec.conformance.models.bounds.forward import (
-    Attended,
-    Normalized,
-    attention,
-    layer_norm,
-    linear,
+from attnspec.conformance.models.bounds.enclosure import Arithmetic, Enclosure, add
+from attnspec.conformance.models.bounds.forward import Normalized, layer_norm, linear
+from attnspec.conformance.operators.branches import (
+    Attention,
+    FeedForward,
+    Weights,
+    enclose_attention,
+    enclose_feed_forward,
+    linear_map,
 )
 from attnspec.spec.encoder import BertConfig
-
-Weights = Mapping[str, torch.Tensor]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Attention:
-    """The parts of an attention, for the reverse pass: its input, operands by heads, and result.
-
-    Attributes:
-        rows: the states from which queries, keys and values are made.
-        operands: queries, keys and values by heads.
-        scale: of the scores.
-        attended: attention weights and result by heads.
-        merged: the result of all heads side by side.
-        out: after the linear map.
-    """
-
-    rows: Enclosure
-    operands: tuple[Enclosure, Enclosure, Enclosure]
-    scale: float
-    attended: Attended
-    merged: Enclosure
-    out: Enclosure
-
-
-@dataclass(frozen=True, kw_only=True)
-class FeedForward:
-    """The parts of a feed-forward network, for the reverse pass."""
-
-    rows: Enclosure
-    pre_activation: Enclosure
-    activated: Enclosure
-    out: Enclosure
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,10 +83,10 @@ def forward(
         states.append(blocks[-1].second.result)
     first = states[-1].map(lambda value: value[:, 0])
     pooled = activation(
-        _linear(first, weights, "bert.pooler.dense", arithmetic), "tanh", arithmetic
+        linear_map(first, weights, "bert.pooler.dense", arithmetic), "tanh", arithmetic
     )
     head = "cls.predictions"
-    transformed = _linear(states[-1], weights, f"{head}.transform.dense", arithmetic)
+    transformed = linear_map(states[-1], weights, f"{head}.transform.dense", arithmetic)
     activated = activation(transformed, config.hidden_act, arithmetic)
     normed = _norm(config, activated, weights, f"{head}.transform.LayerNorm", arithmetic)
     table = weights["bert.embeddings.word_embeddings.weight"]
@@ -197,12 +161,6 @@ def _norm(
     return layer_norm(x, gain, bias, config.layer_norm_eps, arithmetic)
 
 
-def _linear(x: Enclosure, weights: Weights, name: str, arithmetic: Arithmetic) -> Enclosure:
-    """Enclose a linear map that is stored output-major."""
-    matrix = weights[f"{name}.weight"].double().mT
-    return linear(x, matrix, weights[f"{name}.bias"], arithmetic)
-
-
 def _attention(
     config: BertConfig,
     weights: Weights,
@@ -211,30 +169,17 @@ def _attention(
     visible: torch.Tensor,
     arithmetic: Arithmetic,
 ) -> Attention:
+    own = f"{name}.attention"
+    maps = (f"{own}.self.query", f"{own}.self.key", f"{own}.self.value", f"{own}.output.dense")
     heads = config.num_attention_heads
-
-    def split(part: str) -> Enclosure:
-        projected = _linear(x, weights, f"{name}.attention.self.{part}", arithmetic)
-        return projected.map(lambda value: value.unflatten(-1, (heads, -1)).transpose(1, 2))
-
-    scale = (config.hidden_size // heads) ** -0.5
-    operands = split("query"), split("key"), split("value")
-    every = visible.expand(-1, -1, x.value.shape[1], -1)
-    attended = attention(*operands, every, scale, arithmetic)
-    merged = merge_heads(attended.result)
-    out = _linear(merged, weights, f"{name}.attention.output.dense", arithmetic)
-    return Attention(
-        rows=x, operands=operands, scale=scale, attended=attended, merged=merged, out=out
-    )
+    return enclose_attention(maps, weights, x, x, heads, visible, arithmetic)
 
 
 def _feed_forward(
     config: BertConfig, weights: Weights, name: str, x: Enclosure, arithmetic: Arithmetic
 ) -> FeedForward:
-    inner = _linear(x, weights, f"{name}.intermediate.dense", arithmetic)
-    activated = activation(inner, config.hidden_act, arithmetic)
-    out = _linear(activated, weights, f"{name}.output.dense", arithmetic)
-    return FeedForward(rows=x, pre_activation=inner, activated=activated, out=out)
+    maps = f"{name}.intermediate.dense", f"{name}.output.dense"
+    return enclose_feed_forward(maps, weights, config.hidden_act, x, arithmetic)
 
 
 def _block(

@@ -7,16 +7,81 @@ one bound serves both. No constant is fitted.
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 import torch
 
-from attnspec.conformance.models.bounds.activation import activation
-from attnspec.conformance.models.bounds.enclosure import Arithmetic, Enclosure, add, merge_heads
-from attnspec.conformance.models.bounds.forward import attention, layer_norm, linear
+from attnspec.conformance.models.bounds.enclosure import Arithmetic, Enclosure, add
+from attnspec.conformance.models.bounds.forward import Normalized, layer_norm, linear
+from attnspec.conformance.operators.branches import (
+    Attention,
+    FeedForward,
+    Weights,
+    enclose_attention,
+    enclose_feed_forward,
+)
 from attnspec.reference.encoder_decoder import frequencies, sinusoids
 from attnspec.spec.encoder_decoder import EncoderDecoderConfig, Positions, Sinusoids
 
-Weights = Mapping[str, torch.Tensor]
+
+@dataclass(frozen=True, kw_only=True)
+class Branch:
+    """A branch of a block with its LayerNorm, for the reverse pass.
+
+    Attributes:
+        name: of the LayerNorm.
+        inner: the branch.
+        norm: before the branch, or after the sum.
+        result: the states after it.
+    """
+
+    name: str
+    inner: Attention | FeedForward
+    norm: Normalized
+    result: Enclosure
+
+
+@dataclass(frozen=True, kw_only=True)
+class Side:
+    """The enclosures of the encoder or the decoder.
+
+    Attributes:
+        embedding_norm: of learned positions.
+        blocks: the branches of each block.
+        final: the LayerNorm of the last state, if there is one.
+        states: the embeddings, and the result of each block, the last of which is normalized.
+    """
+
+    embedding_norm: Normalized | None
+    blocks: tuple[tuple[Branch, ...], ...]
+    final: Normalized | None
+    states: tuple[Enclosure, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Forward:
+    """The enclosures of one call.
+
+    Attributes:
+        encoder: of the source.
+        decoder: of the target.
+        logits: the logits.
+    """
+
+    encoder: Side
+    decoder: Side
+    logits: Enclosure
+
+    @property
+    def results(self) -> dict[str, Enclosure]:
+        """The results of a call by their names."""
+        sides = {"encoder": self.encoder, "decoder": self.decoder}
+        states = {
+            f"{name} state {place}": each
+            for name, side in sides.items()
+            for place, each in enumerate(side.states)
+        }
+        return {**states, "logits": self.logits}
 
 
 def forward(
@@ -25,8 +90,8 @@ def forward(
     inputs: Mapping[str, torch.Tensor],
     order: Sinusoids,
     arithmetic: Arithmetic,
-) -> dict[str, Enclosure]:
-    """Enclose every result of a call by its name, whose parameters are exact as stored.
+) -> Forward:
+    """Enclose every step of a call, whose parameters are exact as stored.
 
     Args:
         config: the sizes.
@@ -35,7 +100,7 @@ def forward(
         order: of the channels of sinusoidal positions.
         arithmetic: the roundings.
     """
-    return _Model(config, weights, order, arithmetic).results(inputs)
+    return _Model(config, weights, order, arithmetic).forward(inputs)
 
 
 def enclose_sinusoids(
@@ -78,32 +143,55 @@ class _Model:
         self.config, self.weights = config, weights
         self.order, self.arithmetic = order, arithmetic
 
-    def results(self, inputs: Mapping[str, torch.Tensor]) -> dict[str, Enclosure]:
+    def forward(self, inputs: Mapping[str, torch.Tensor]) -> Forward:
         source, target = inputs["input_ids"], inputs["decoder_input_ids"]
         real = _mask(inputs, "attention_mask", source)
-        x = self.embed("encoder", source)
-        result = {"encoder state 0": x}
-        for layer in range(self.config.encoder_layers):
-            x = self.encoder_block(f"model.encoder.layers.{layer}", x, real)
-            if layer == self.config.encoder_layers - 1:
-                x = self.final("encoder", x)
-            result[f"encoder state {layer + 1}"] = x
-        memory, x = x, self.embed("decoder", target)
-        result["decoder state 0"] = x
-        length = target.shape[1]
+        config = self.config
+
+        def encoder_block(name: str, x: Enclosure) -> list[Branch]:
+            heads = config.encoder_attention_heads
+            own = self.attend(f"{name}.self_attn", x, None, heads, real)
+            return [own, self.feed_forward(name, own.result)]
+
+        encoder = self.side("encoder", source, config.encoder_layers, encoder_block)
+        memory, length = encoder.states[-1], target.shape[1]
         earlier = torch.ones(length, length, dtype=torch.bool).tril()
         visible = earlier & _mask(inputs, "decoder_attention_mask", target)
-        for layer in range(self.config.decoder_layers):
-            x = self.decoder_block(f"model.decoder.layers.{layer}", x, memory, visible, real)
-            if layer == self.config.decoder_layers - 1:
-                x = self.final("decoder", x)
-            result[f"decoder state {layer + 1}"] = x
+
+        def decoder_block(name: str, x: Enclosure) -> list[Branch]:
+            heads = config.decoder_attention_heads
+            own = self.attend(f"{name}.self_attn", x, None, heads, visible)
+            cross = self.attend(f"{name}.encoder_attn", own.result, memory, heads, real)
+            return [own, cross, self.feed_forward(name, cross.result)]
+
+        decoder = self.side("decoder", target, config.decoder_layers, decoder_block)
         table = self.weights["model.shared.weight"].double().mT
         bias = self.weights["final_logits_bias"][0]
-        result["logits"] = linear(x, table, bias, self.arithmetic)
-        return result
+        logits = linear(decoder.states[-1], table, bias, self.arithmetic)
+        return Forward(encoder=encoder, decoder=decoder, logits=logits)
 
-    def embed(self, side: str, ids: torch.Tensor) -> Enclosure:
+    def side(
+        self,
+        name: str,
+        ids: torch.Tensor,
+        layers: int,
+        block: Callable[[str, Enclosure], list[Branch]],
+    ) -> Side:
+        x, embedding_norm = self.embed(name, ids)
+        states, blocks, final = [x], [], None
+        for layer in range(layers):
+            branches = tuple(block(f"model.{name}.layers.{layer}", x))
+            x = branches[-1].result
+            blocks.append(branches)
+            if self.config.final_norm and layer == layers - 1:
+                final = self.norm(f"model.{name}.layer_norm", x)
+                x = final.result
+            states.append(x)
+        return Side(
+            embedding_norm=embedding_norm, blocks=tuple(blocks), final=final, states=tuple(states)
+        )
+
+    def embed(self, side: str, ids: torch.Tensor) -> tuple[Enclosure, Normalized | None]:
         """Enclose the embeddings: the scaled row has γ₂ of root and product."""
         config = self.config
         rows = self.weights["model.shared.weight"][ids].double()
@@ -120,68 +208,52 @@ class _Model:
             added = Enclosure.exact(table[places + 2])
         total = add(tokens, added.map(lambda x: x.expand(len(ids), -1, -1)), self.arithmetic)
         if config.position_embedding is Positions.SINUSOIDAL:
-            return total
-        return self.norm(f"model.{side}.layernorm_embedding", total)
+            return total, None
+        normed = self.norm(f"model.{side}.layernorm_embedding", total)
+        return normed.result, normed
 
-    def norm(self, name: str, x: Enclosure) -> Enclosure:
+    def norm(self, name: str, x: Enclosure) -> Normalized:
         gain, bias = self.weights[f"{name}.weight"], self.weights[f"{name}.bias"]
-        return layer_norm(x, gain, bias, self.config.layer_norm_eps, self.arithmetic).result
-
-    def final(self, side: str, x: Enclosure) -> Enclosure:
-        return self.norm(f"model.{side}.layer_norm", x) if self.config.final_norm else x
-
-    def linear(self, name: str, x: Enclosure) -> Enclosure:
-        """Enclose a linear map that is stored output-major."""
-        matrix = self.weights[f"{name}.weight"].double().mT
-        return linear(x, matrix, self.weights[f"{name}.bias"], self.arithmetic)
+        return layer_norm(x, gain, bias, self.config.layer_norm_eps, self.arithmetic)
 
     def branch(
-        self, name: str, x: Enclosure, function: Callable[[Enclosure], Enclosure]
-    ) -> Enclosure:
+        self, name: str, x: Enclosure, function: Callable[[Enclosure], Attention | FeedForward]
+    ) -> Branch:
         if self.config.norm_first:
-            return add(x, function(self.norm(name, x)), self.arithmetic)
-        return self.norm(name, add(x, function(x), self.arithmetic))
+            norm = self.norm(name, x)
+            inner = function(norm.result)
+            result = add(x, inner.out, self.arithmetic)
+            return Branch(name=name, inner=inner, norm=norm, result=result)
+        inner = function(x)
+        norm = self.norm(name, add(x, inner.out, self.arithmetic))
+        return Branch(name=name, inner=inner, norm=norm, result=norm.result)
 
     def attend(
-        self, name: str, x: Enclosure, memory: Enclosure, heads: int, visible: torch.Tensor
-    ) -> Enclosure:
-        def split(part: str, rows: Enclosure) -> Enclosure:
-            projected = self.linear(f"{name}.{part}_proj", rows)
-            return projected.map(lambda value: value.unflatten(-1, (heads, -1)).transpose(1, 2))
+        self, name: str, x: Enclosure, memory: Enclosure | None, heads: int, visible: torch.Tensor
+    ) -> Branch:
+        """Enclose an attention to a memory; without one, to the states themselves."""
+        query, key, value, out = (f"{name}.{part}_proj" for part in ("q", "k", "v", "out"))
 
-        scale = (self.config.d_model // heads) ** -0.5
-        every = visible.expand(-1, -1, x.value.shape[1], -1)
-        mixed = attention(
-            split("q", x), split("k", memory), split("v", memory), every, scale, self.arithmetic
-        )
-        return self.linear(f"{name}.out_proj", merge_heads(mixed.result))
+        def inner(rows: Enclosure) -> Attention:
+            return enclose_attention(
+                (query, key, value, out),
+                self.weights,
+                rows,
+                rows if memory is None else memory,
+                heads,
+                visible,
+                self.arithmetic,
+            )
 
-    def feed_forward(self, name: str, x: Enclosure) -> Enclosure:
-        inner = self.linear(f"{name}.fc1", x)
-        inner = activation(inner, self.config.activation_function, self.arithmetic)
-        return self.linear(f"{name}.fc2", inner)
+        return self.branch(f"{name}_layer_norm", x, inner)
 
-    def encoder_block(self, name: str, x: Enclosure, real: torch.Tensor) -> Enclosure:
-        heads = self.config.encoder_attention_heads
-        own = f"{name}.self_attn"
-        x = self.branch(f"{own}_layer_norm", x, lambda y: self.attend(own, y, y, heads, real))
-        return self.branch(f"{name}.final_layer_norm", x, lambda y: self.feed_forward(name, y))
+    def feed_forward(self, name: str, x: Enclosure) -> Branch:
+        maps, act = (f"{name}.fc1", f"{name}.fc2"), self.config.activation_function
 
-    def decoder_block(
-        self,
-        name: str,
-        x: Enclosure,
-        memory: Enclosure,
-        visible: torch.Tensor,
-        real: torch.Tensor,
-    ) -> Enclosure:
-        heads = self.config.decoder_attention_heads
-        own, cross = f"{name}.self_attn", f"{name}.encoder_attn"
-        x = self.branch(f"{own}_layer_norm", x, lambda y: self.attend(own, y, y, heads, visible))
-        x = self.branch(
-            f"{cross}_layer_norm", x, lambda y: self.attend(cross, y, memory, heads, real)
-        )
-        return self.branch(f"{name}.final_layer_norm", x, lambda y: self.feed_forward(name, y))
+        def inner(rows: Enclosure) -> FeedForward:
+            return enclose_feed_forward(maps, self.weights, act, rows, self.arithmetic)
+
+        return self.branch(f"{name}.final_layer_norm", x, inner)
 
 
 def _mask(inputs: Mapping[str, torch.Tensor], name: str, ids: torch.Tensor) -> torch.Tensor:

@@ -43,6 +43,7 @@ class EncoderDecoderCase:
         target_padded: whether targets have different lengths, and a mask.
         states: whether hidden states are requested.
         chunks: numbers of target tokens of each step; empty for one call with all of them.
+        backward: whether gradients are computed.
         dtype: of the parameters.
         seed: selects the numbers.
     """
@@ -69,6 +70,7 @@ class EncoderDecoderCase:
     target_padded: bool = False
     states: bool = False
     chunks: tuple[int, ...] = ()
+    backward: bool = False
     dtype: torch.dtype = torch.float64
     seed: int = 0
 
@@ -95,6 +97,7 @@ class EncoderDecoderCase:
             "target_padding": self.target_padded,
             "hidden_states": self.states,
             "steps": bool(self.chunks),
+            "gradients": self.backward,
         }
         return frozenset(name for name, is_used in used.items() if is_used)
 
@@ -155,6 +158,12 @@ class EncoderDecoderCase:
         if self.target_padded:
             inputs["decoder_attention_mask"] = _mask(self.target_lengths, self.target)
         return inputs
+
+    def draw_cotangent(self) -> torch.Tensor:
+        """Return the incoming gradient of the logits, zero at positions of padding."""
+        drawn = normal(self.seed, "cotangent", self.batch, self.target, self.vocab)
+        is_real = _mask(self.target_lengths, self.target)
+        return (drawn * is_real[..., None]).to(self.dtype)
 
     @property
     def source_lengths(self) -> list[int]:

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from attnspec.conformance.comparison.violation import Violation
+from attnspec.conformance.models.bounds.backward import Gradients
 from attnspec.conformance.models.bounds.enclosure import Arithmetic
 from attnspec.conformance.operators.built_model import (
     BuiltModelSubject,
@@ -17,6 +18,7 @@ from attnspec.conformance.operators.built_model import (
 )
 from attnspec.conformance.operators.encoder_decoder.bounds import forward
 from attnspec.conformance.operators.encoder_decoder.case import EncoderDecoderCase
+from attnspec.conformance.operators.encoder_decoder.gradients import gradients
 from attnspec.conformance.operators.encoder_decoder.mistakes import MISTAKES
 from attnspec.conformance.operators.encoder_decoder.steps import Steps
 from attnspec.conformance.operators.subject import checked
@@ -34,6 +36,7 @@ class EncoderDecoderSubject(BuiltModelSubject):
     implementation: EncoderDecoderImplementation
 
     MISTAKES = MISTAKES
+    IDS = ("input_ids", "decoder_input_ids")
 
     @property
     def profile(self) -> EncoderDecoderProfile:
@@ -112,8 +115,8 @@ class EncoderDecoderSubject(BuiltModelSubject):
         self, case: EncoderDecoderCase, weights: Weights, inputs: Inputs, base: type | None
     ) -> Results:
         """Return every result of a model by its name, in order of computation."""
-        make: Any = base or (Steps if self.is_reference else build)
-        model = make(case.config, weights, self.profile.sinusoids)
+        order = self.profile.sinusoids
+        model: Any = base(case.config, weights, order) if base else self.oracle(case, weights)
         with torch.no_grad():
             logits, encoded, decoded = model(**inputs, output_hidden_states=True)
             result = {**_states("encoder", encoded), **_states("decoder", decoded)}
@@ -134,8 +137,21 @@ class EncoderDecoderSubject(BuiltModelSubject):
         """Return the largest error of every result by its name."""
         order = self.profile.sinusoids
         enclosed = forward(case.config, weights, inputs, order, arithmetic)
-        result = {name: each.radius for name, each in enclosed.items()}
+        result = {name: each.radius for name, each in enclosed.results.items()}
         return result | {STEPPED: result["logits"]}
+
+    def oracle(self, case: EncoderDecoderCase, weights: Weights) -> Any:
+        """Return a correct model: torch's functions judge the reference."""
+        make: Any = Steps if self.is_reference else build
+        return make(case.config, weights, self.profile.sinusoids)
+
+    def enclose_gradients(
+        self, case: EncoderDecoderCase, weights: Weights, inputs: Inputs, arithmetic: Arithmetic
+    ) -> Gradients:
+        """Enclose the gradient of every parameter."""
+        enclosed = forward(case.config, weights, inputs, self.profile.sinusoids, arithmetic)
+        cotangent = case.draw_cotangent().double()
+        return gradients(case.config, weights, inputs, enclosed, cotangent, arithmetic)
 
     def call_case(self, case: EncoderDecoderCase, weights: Weights, inputs: Inputs) -> Results:
         """Return the results that a case requests."""
