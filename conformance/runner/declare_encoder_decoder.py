@@ -66,7 +66,29 @@ def encoder_decoder_features(
     with suppress(Raised, Violation):
         subject.gradients(base, base.draw_parameters(), base.draw())
         found.add("gradients")
+    if "padding" in found:
+        found.add("any_padding")
+    if "target_padding" in found and _is_finite_behind_padding(function, base):
+        found.add("any_target_padding")
     return frozenset(found)
+
+
+def _is_finite_behind_padding(function: Callable[..., Any], base: EncoderDecoderCase) -> bool:
+    """Return whether a target that begins with padding has finite logits at its real tokens."""
+    case = base.but(decoder_layers=2, batch=2, target=4, target_padded=True, padding_side="left")
+    inputs = case.draw()
+    mask = inputs["decoder_attention_mask"]
+    try:
+        model = function(case.config, case.draw_parameters())
+        with torch.no_grad():
+            out = model(
+                inputs["input_ids"], inputs["decoder_input_ids"], decoder_attention_mask=mask
+            )
+    except Exception:  # whatever it is, a law reports it
+        return True
+    if not isinstance(out, torch.Tensor):
+        return True
+    return bool(torch.isfinite(out[mask.bool()]).all())
 
 
 def _logits(

@@ -11,12 +11,14 @@ from attnspec.conformance.operators.encoder_decoder.case import EncoderDecoderCa
 from attnspec.conformance.operators.encoder_decoder.gradients import gradients
 from attnspec.implementations.torch_transformer import TorchTransformer
 from attnspec.reference.encoder_decoder import build, rotate_positions, sinusoids
-from attnspec.spec.encoder_decoder import Sinusoids
+from attnspec.spec.encoder_decoder import EncoderDecoderProfile, Sinusoids
 
 MASKS = frozenset({"padding", "target_padding"})
-BART = drawn_cases(MASKS | {"learned"})
+SIDES = frozenset({"any_padding", "any_target_padding"})
+BART = drawn_cases(MASKS | SIDES | {"learned"})
 ANY = drawn_cases(MASKS | {"learned", "sinusoidal", "pre_norm", "final_norm"})
 INTERLEAVED = Sinusoids.INTERLEAVED
+PROFILE = EncoderDecoderProfile()
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +63,7 @@ def test_states_and_logits_equal_barts(bart, case):
 def test_steps_equal_those_of_bart(bart, case, chunk):
     case = case.but(target_padded=False)
     weights, inputs = case.draw_parameters(), case.draw()
-    enclosed = forward(case.config, weights, inputs, INTERLEAVED, Arithmetic.of(torch.float64))
+    enclosed = forward(case.config, weights, inputs, PROFILE, Arithmetic.of(torch.float64))
     found = []
     for make in (build, bart):
         model, rows = make(case.config, weights), []
@@ -84,7 +86,7 @@ def test_logits_equal_those_of_the_transformer_of_torch(is_inference, case):
     model.module.train(not is_inference)
     with torch.set_grad_enabled(not is_inference):
         theirs = model(**inputs)
-    enclosed = forward(case.config, weights, inputs, INTERLEAVED, Arithmetic.of(torch.float64))
+    enclosed = forward(case.config, weights, inputs, PROFILE, Arithmetic.of(torch.float64))
     near = (mine - theirs).abs() <= 2 * enclosed.logits.radius
     assert bool(near[real(inputs, "logits")].all())
 
@@ -99,9 +101,9 @@ def gradients_of(make, case, weights, inputs):
 def are_near(case, mine, theirs, weights, inputs):
     """Check two gradients of each parameter against the bound, and against its closed forms."""
     arithmetic = Arithmetic.of(torch.float64)
-    enclosed = forward(case.config, weights, inputs, INTERLEAVED, arithmetic)
+    enclosed = forward(case.config, weights, inputs, PROFILE, arithmetic)
     cotangent = case.draw_cotangent()
-    bounds = gradients(case.config, weights, inputs, enclosed, cotangent, arithmetic)
+    bounds = gradients(case.config, weights, inputs, PROFILE, enclosed, cotangent, arithmetic)
     assert bounds.keys() == mine.keys() == theirs.keys()
     for name, each in bounds.items():
         assert bool(((mine[name] - theirs[name]).abs() <= 2 * each.radius).all()), name
@@ -167,7 +169,7 @@ def test_a_bound_is_far_below_the_logits():
             case.config,
             case.draw_parameters(),
             case.draw(),
-            INTERLEAVED,
+            PROFILE,
             Arithmetic.of(torch.float64),
         ).logits
         assert float(enclosed.radius.max()) < 1e-6 * float(enclosed.value.abs().max())

@@ -5,6 +5,8 @@ import torch
 from attnspec.conformance.mutants.bases.bert import bert_mistake, encoder_mistake
 from attnspec.conformance.operators.bert import mistakes
 from attnspec.conformance.operators.bert.steps import Steps
+from attnspec.spec.encoder import BertProfile, Pooled
+from attnspec.spec.padding import PaddedPositions
 
 GITHUB = "https://github.com"
 _STATES = "every-state-of-an-encoder-equals-the-definition"
@@ -14,6 +16,8 @@ _POOLER = "the-pooler-reads-the-first-position"
 _EMBEDDINGS = "embeddings-are-a-normalized-sum"
 _ACTIVATION = "an-encoder-uses-the-configured-activation"
 _PADDING = "a-padded-token-reaches-nothing"
+_ANY_PADDING = "padding-anywhere-leaves-tokens-what-they-have-alone"
+_POOLED_WITH_PADDING = "the-pooler-reads-the-declared-slot-of-a-padded-text"
 _TYPES = "token-types-add-their-row"
 
 for identifier, base, law in (
@@ -36,6 +40,8 @@ for identifier, base, law in (
     ("own-enc-unscaled", mistakes.Unscaled, _HEADS),
     ("own-enc-interleaved", mistakes.HeadsInterleaved, _HEADS),
     ("own-enc-pools-last", mistakes.PoolsLast, _POOLER),
+    ("own-enc-positions-of-real-tokens", mistakes.PositionsOfRealTokens, _ANY_PADDING),
+    ("own-enc-pools-first-real-token", mistakes.PoolsFirstRealToken, _POOLED_WITH_PADDING),
     ("own-enc-pools-mean", mistakes.PoolsMean, _POOLER),
     ("own-enc-pools-linearly", mistakes.PoolsLinearly, _POOLER),
     ("own-enc-no-head-norm", mistakes.NoHeadNorm, _LOGITS),
@@ -57,6 +63,27 @@ bert_mistake(
     source=f"{GITHUB}/huggingface/text-embeddings-inference/pull/753",
 )
 
+bert_mistake(
+    "ENC-03",
+    mistakes.PoolsFirstSlot,
+    killed_by=_POOLED_WITH_PADDING,
+    source=f"{GITHUB}/huggingface/sentence-transformers/issues/3208",
+    profile=BertProfile(pooler=Pooled.FIRST_REAL_TOKEN),
+)
+bert_mistake(
+    "ENC-04",
+    mistakes.PositionsOfSlots,
+    killed_by=_ANY_PADDING,
+    source=f"{GITHUB}/huggingface/transformers/issues/1761",
+    profile=BertProfile(positions=PaddedPositions.REAL_TOKENS),
+)
+bert_mistake(
+    "ENC-05",
+    mistakes.MaskAsLength,
+    killed_by=_ANY_PADDING,
+    source=f"{GITHUB}/pytorch/pytorch/pull/79927",
+)
+
 
 @encoder_mistake(
     "own-enc-recency", killed_by="without-positions-the-order-of-tokens-does-not-matter"
@@ -74,8 +101,10 @@ class Recency(Steps):
 class InPlace(Steps):
     title = "the row of type zero is added to the token table in place"
 
-    def embed(self, ids: torch.Tensor, types: torch.Tensor | None) -> torch.Tensor:
-        embedded = super().embed(ids, types)
+    def embed(
+        self, ids: torch.Tensor, types: torch.Tensor | None, places: torch.Tensor
+    ) -> torch.Tensor:
+        embedded = super().embed(ids, types, places)
         table = self.weights["bert.embeddings.word_embeddings.weight"]
         table += self.weights["bert.embeddings.token_type_embeddings.weight"][0]
         return embedded

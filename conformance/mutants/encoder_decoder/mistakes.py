@@ -10,6 +10,8 @@ from attnspec.conformance.mutants.bases.encoder_decoder import (
 )
 from attnspec.conformance.operators.encoder_decoder import mistakes
 from attnspec.conformance.operators.encoder_decoder.steps import Pair, Steps
+from attnspec.spec.encoder_decoder import EncoderDecoderProfile
+from attnspec.spec.padding import PaddedPositions
 
 GITHUB = "https://github.com"
 _EMBEDDINGS = "embeddings-of-both-sides-are-scaled-rows-plus-positions"
@@ -22,6 +24,8 @@ _LATER = "no-logit-depends-on-later-target-tokens"
 _SOURCE = "every-target-position-reads-the-whole-source"
 _PADDING = "padding-of-the-source-reaches-nothing"
 _TARGET = "padding-of-the-target-reaches-no-real-position"
+_ANY_PADDING = "padding-of-the-source-may-lie-anywhere"
+_ANY_TARGET_PADDING = "padding-of-the-target-may-lie-anywhere"
 _LOGITS = "logits-of-a-decoder-equal-the-definition"
 _HEADS = "heads-of-each-attention-are-runs-of-channels"
 _ACTIVATION = "both-sides-use-the-configured-activation"
@@ -41,6 +45,14 @@ _PUBLIC: tuple[tuple[str, type[Steps], str, str], ...] = (
 )
 for identifier, base, law, thread in _PUBLIC:
     encoder_decoder_mistake(identifier, base, killed_by=law, source=f"{GITHUB}/{thread}")
+
+encoder_decoder_mistake(
+    "CRS-10",
+    mistakes.PositionsOfSlots,
+    killed_by=_ANY_PADDING,
+    source=f"{GITHUB}/huggingface/transformers/issues/19581",
+    profile=EncoderDecoderProfile(positions=PaddedPositions.REAL_TOKENS),
+)
 
 _OTHERS: tuple[tuple[str, type[Steps], str], ...] = (
     ("own-crs-always-scaled", mistakes.AlwaysScaled, _EMBEDDINGS),
@@ -62,6 +74,8 @@ _OTHERS: tuple[tuple[str, type[Steps], str], ...] = (
     ("own-crs-causal-cross", mistakes.CausalCross, _SOURCE),
     ("own-crs-encoder-reads-padding", mistakes.EncoderReadsPadding, _PADDING),
     ("own-crs-mask-replaces-causal", mistakes.MaskReplacesCausal, _TARGET),
+    ("own-crs-mask-as-length", mistakes.MaskAsLength, _ANY_PADDING),
+    ("own-crs-positions-of-real-tokens", mistakes.PositionsOfRealTokens, _ANY_TARGET_PADDING),
     ("own-crs-no-head-bias", mistakes.NoHeadBias, _LOGITS),
     ("own-crs-scaled-head", mistakes.ScaledHead, _LOGITS),
     ("own-crs-scale-of-model", mistakes.ScaleOfModel, _HEADS),
@@ -192,8 +206,8 @@ class UnscaledGradient(Steps):
 class UnscaledTableGradient(Steps):
     title = "the gradient of the token table lacks the factor of the embeddings"
 
-    def embed(self, ids: torch.Tensor, side: str, start: int) -> torch.Tensor:
-        embedded = super().embed(ids, side, start)
+    def embed(self, ids: torch.Tensor, side: str, places: torch.Tensor) -> torch.Tensor:
+        embedded = super().embed(ids, side, places)
         if self.config.position_embedding != "sinusoidal":
             return embedded
         rows = torch.nn.functional.embedding(ids, self.weights["model.shared.weight"])

@@ -20,7 +20,8 @@ from attnspec.conformance.operators.branches import (
     enclose_feed_forward,
     linear_map,
 )
-from attnspec.spec.encoder import BertConfig
+from attnspec.reference.padding import token_positions
+from attnspec.spec.encoder import BertConfig, BertProfile, Pooled
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,6 +63,7 @@ def forward(
     config: BertConfig,
     weights: Weights,
     inputs: Mapping[str, torch.Tensor],
+    profile: BertProfile,
     arithmetic: Arithmetic,
 ) -> Forward:
     """Enclose a BERT whose parameters are exact as stored.
@@ -70,18 +72,23 @@ def forward(
         config: the sizes.
         weights: the parameters.
         inputs: ids, and mask and token types if there are any.
+        profile: the behaviour with padding before a token.
         arithmetic: the roundings.
     """
     ids = inputs["input_ids"]
     mask = inputs.get("attention_mask", torch.ones_like(ids))
     visible = mask[:, None, None].bool()
-    embedded = _embedded(config, weights, inputs, arithmetic)
+    places = token_positions(mask, profile.positions)
+    embedded = _embedded(config, weights, inputs, places, arithmetic)
     states, blocks = [embedded.result], list[Block]()
     for layer in range(config.num_hidden_layers):
         name = f"bert.encoder.layer.{layer}"
         blocks.append(_block(config, weights, name, states[-1], visible, arithmetic))
         states.append(blocks[-1].second.result)
-    first = states[-1].map(lambda value: value[:, 0])
+    slots = torch.zeros(len(ids), dtype=torch.long)
+    if profile.pooler is Pooled.FIRST_REAL_TOKEN:
+        slots = mask.bool().long().argmax(dim=1)
+    first = states[-1].map(lambda value: value[torch.arange(len(ids)), slots])
     pooled = activation(
         linear_map(first, weights, "bert.pooler.dense", arithmetic), "tanh", arithmetic
     )
@@ -136,6 +143,7 @@ def _embedded(
     config: BertConfig,
     weights: Weights,
     inputs: Mapping[str, torch.Tensor],
+    places: torch.Tensor,
     arithmetic: Arithmetic,
 ) -> Normalized:
     """Enclose the embeddings; their three rows are added in any order."""
@@ -144,9 +152,7 @@ def _embedded(
     tables = "bert.embeddings"
     rows = (
         weights[f"{tables}.word_embeddings.weight"][ids].double(),
-        weights[f"{tables}.position_embeddings.weight"][: ids.shape[1]]
-        .double()
-        .expand(len(ids), -1, -1),
+        weights[f"{tables}.position_embeddings.weight"][places].double(),
         weights[f"{tables}.token_type_embeddings.weight"][types].double(),
     )
     size = rows[0].abs() + rows[1].abs() + rows[2].abs()

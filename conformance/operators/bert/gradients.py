@@ -36,7 +36,8 @@ from attnspec.conformance.operators.branches import (
     reverse_maps,
     reverse_to_projections,
 )
-from attnspec.spec.encoder import BertConfig
+from attnspec.reference.padding import token_positions
+from attnspec.spec.encoder import BertConfig, BertProfile
 
 _TABLES = "bert.embeddings"
 _HEAD = "cls.predictions"
@@ -46,6 +47,7 @@ def gradients(
     config: BertConfig,
     weights: Mapping[str, torch.Tensor],
     inputs: Mapping[str, torch.Tensor],
+    profile: BertProfile,
     enclosed: Forward,
     cotangent: Float[torch.Tensor, "batch length vocab"],
     arithmetic: Arithmetic,
@@ -56,6 +58,7 @@ def gradients(
         config: the sizes.
         weights: the parameters.
         inputs: ids, and mask and token types if there are any.
+        profile: the behaviour with padding before a token.
         enclosed: the forward pass.
         cotangent: of the logits; zero at positions of padding.
         arithmetic: the roundings.
@@ -78,9 +81,10 @@ def gradients(
     name = f"{_TABLES}.LayerNorm"
     grad = reverse_layer_norm(grad, enclosed.embedded, name, exact, terms, arithmetic)
     ids = inputs["input_ids"]
+    mask = inputs.get("attention_mask", torch.ones_like(ids))
     rows = {
         "word": ids,
-        "position": torch.arange(ids.shape[1]).expand(ids.shape),
+        "position": token_positions(mask, profile.positions),
         "token_type": inputs.get("token_type_ids", torch.zeros_like(ids)),
     }
     for kind, chosen in rows.items():

@@ -89,29 +89,30 @@ class BertSubject(BuiltModelSubject):
         self, case: BertCase, weights: Weights, inputs: Inputs, base: type | None
     ) -> Results:
         """Return every result of a model by its name, the states first."""
-        model = base(case.config, weights) if base else self.oracle(case, weights)
+        model = base(case.config, weights, self.profile) if base else self.oracle(case, weights)
         return results(model, inputs)
 
     def radii(
         self, case: BertCase, weights: Weights, inputs: Inputs, arithmetic: Arithmetic
     ) -> Results:
         """Return the largest error of every result by its name."""
-        enclosed = forward(case.config, weights, inputs, arithmetic)
+        enclosed = forward(case.config, weights, inputs, self.profile, arithmetic)
         named = {f"state {place}": each.radius for place, each in enumerate(enclosed.states)}
         return {**named, "logits": enclosed.logits.radius, "pooled": enclosed.pooled.radius}
 
     def oracle(self, case: BertCase, weights: Weights) -> Any:
         """Return a correct model: torch's functions judge the reference."""
         make: Any = Steps if self.is_reference else build
-        return make(case.config, weights)
+        return make(case.config, weights, self.profile)
 
     def enclose_gradients(
         self, case: BertCase, weights: Weights, inputs: Inputs, arithmetic: Arithmetic
     ) -> Gradients:
         """Enclose the gradient of every parameter but the pooler's."""
-        enclosed = forward(case.config, weights, inputs, arithmetic)
+        config, profile = case.config, self.profile
+        enclosed = forward(config, weights, inputs, profile, arithmetic)
         cotangent = case.draw_cotangent().double()
-        return gradients(case.config, weights, inputs, enclosed, cotangent, arithmetic)
+        return gradients(config, weights, inputs, profile, enclosed, cotangent, arithmetic)
 
     def call_case(self, case: BertCase, weights: Weights, inputs: Inputs) -> Results:
         """Return the results that a case requests."""

@@ -21,7 +21,13 @@ from attnspec.conformance.operators.branches import (
     enclose_feed_forward,
 )
 from attnspec.reference.encoder_decoder import frequencies, sinusoids
-from attnspec.spec.encoder_decoder import EncoderDecoderConfig, Positions, Sinusoids
+from attnspec.reference.padding import token_positions
+from attnspec.spec.encoder_decoder import (
+    EncoderDecoderConfig,
+    EncoderDecoderProfile,
+    Positions,
+    Sinusoids,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,7 +94,7 @@ def forward(
     config: EncoderDecoderConfig,
     weights: Weights,
     inputs: Mapping[str, torch.Tensor],
-    order: Sinusoids,
+    profile: EncoderDecoderProfile,
     arithmetic: Arithmetic,
 ) -> Forward:
     """Enclose every step of a call, whose parameters are exact as stored.
@@ -97,10 +103,10 @@ def forward(
         config: the sizes.
         weights: the parameters.
         inputs: ids of both sides, and masks if there are any.
-        order: of the channels of sinusoidal positions.
+        profile: the order of sinusoidal positions, and the positions of tokens behind padding.
         arithmetic: the roundings.
     """
-    return _Model(config, weights, order, arithmetic).forward(inputs)
+    return _Model(config, weights, profile, arithmetic).forward(inputs)
 
 
 def enclose_sinusoids(
@@ -117,7 +123,7 @@ def enclose_sinusoids(
     value = sinusoids(positions, d_model, order)
     omega = frequencies(d_model)
     exponent = -omega.log()
-    angle = positions[:, None].double() * omega
+    angle = positions[..., None].double() * omega
     units = (6 * exponent + arithmetic.elementary + 3) * angle
     pairs = (units, units)
     radius = (
@@ -137,11 +143,11 @@ class _Model:
         self,
         config: EncoderDecoderConfig,
         weights: Weights,
-        order: Sinusoids,
+        profile: EncoderDecoderProfile,
         arithmetic: Arithmetic,
     ) -> None:
         self.config, self.weights = config, weights
-        self.order, self.arithmetic = order, arithmetic
+        self.profile, self.arithmetic = profile, arithmetic
 
     def forward(self, inputs: Mapping[str, torch.Tensor]) -> Forward:
         source, target = inputs["input_ids"], inputs["decoder_input_ids"]
@@ -153,10 +159,13 @@ class _Model:
             own = self.attend(f"{name}.self_attn", x, None, heads, real)
             return [own, self.feed_forward(name, own.result)]
 
-        encoder = self.side("encoder", source, config.encoder_layers, encoder_block)
+        encoder = self.side("encoder", source, real, config.encoder_layers, encoder_block)
         memory, length = encoder.states[-1], target.shape[1]
         earlier = torch.ones(length, length, dtype=torch.bool).tril()
-        visible = earlier & _mask(inputs, "decoder_attention_mask", target)
+        real_targets = _mask(inputs, "decoder_attention_mask", target)
+        visible = earlier & real_targets
+        # padding before a target reads nothing, and no real token reads it: its states may be any
+        visible = visible | ~visible.any(-1, keepdim=True)
 
         def decoder_block(name: str, x: Enclosure) -> list[Branch]:
             heads = config.decoder_attention_heads
@@ -164,7 +173,8 @@ class _Model:
             cross = self.attend(f"{name}.encoder_attn", own.result, memory, heads, real)
             return [own, cross, self.feed_forward(name, cross.result)]
 
-        decoder = self.side("decoder", target, config.decoder_layers, decoder_block)
+        layers = config.decoder_layers
+        decoder = self.side("decoder", target, real_targets, layers, decoder_block)
         table = self.weights["model.shared.weight"].double().mT
         bias = self.weights["final_logits_bias"][0]
         logits = linear(decoder.states[-1], table, bias, self.arithmetic)
@@ -174,10 +184,11 @@ class _Model:
         self,
         name: str,
         ids: torch.Tensor,
+        real: torch.Tensor,
         layers: int,
         block: Callable[[str, Enclosure], list[Branch]],
     ) -> Side:
-        x, embedding_norm = self.embed(name, ids)
+        x, embedding_norm = self.embed(name, ids, real)
         states, blocks, final = [x], [], None
         for layer in range(layers):
             branches = tuple(block(f"model.{name}.layers.{layer}", x))
@@ -191,7 +202,9 @@ class _Model:
             embedding_norm=embedding_norm, blocks=tuple(blocks), final=final, states=tuple(states)
         )
 
-    def embed(self, side: str, ids: torch.Tensor) -> tuple[Enclosure, Normalized | None]:
+    def embed(
+        self, side: str, ids: torch.Tensor, real: torch.Tensor
+    ) -> tuple[Enclosure, Normalized | None]:
         """Enclose the embeddings: the scaled row has γ₂ of root and product."""
         config = self.config
         rows = self.weights["model.shared.weight"][ids].double()
@@ -200,13 +213,14 @@ class _Model:
             scaled = rows * math.sqrt(config.d_model)
             rounding = self.arithmetic.gamma(2) * scaled.abs() + self.arithmetic.floor
             tokens = Enclosure(scaled, rounding)
-        places = torch.arange(ids.shape[1])
+        places = token_positions(real[:, 0, 0], self.profile.positions)
         if config.position_embedding is Positions.SINUSOIDAL:
-            added = enclose_sinusoids(places, config.d_model, self.order, self.arithmetic)
+            order = self.profile.sinusoids
+            added = enclose_sinusoids(places, config.d_model, order, self.arithmetic)
         else:
             table = self.weights[f"model.{side}.embed_positions.weight"]
             added = Enclosure.exact(table[places + 2])
-        total = add(tokens, added.map(lambda x: x.expand(len(ids), -1, -1)), self.arithmetic)
+        total = add(tokens, added, self.arithmetic)
         if config.position_embedding is Positions.SINUSOIDAL:
             return total, None
         normed = self.norm(f"model.{side}.layernorm_embedding", total)

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from hypothesis import strategies as st
 
+from attnspec.conformance.operators.padding import SIDES, draw_mask
 from attnspec.conformance.operators.rows_case import normal
 from attnspec.spec.encoder_decoder import EncoderDecoderConfig, Positions
 
@@ -41,6 +42,7 @@ class EncoderDecoderCase:
         target: length of each target, with its padding.
         padded: whether sources have different lengths, and a mask.
         target_padded: whether targets have different lengths, and a mask.
+        padding_side: the place of padding on both sides: `right`, `left` or `anywhere`.
         states: whether hidden states are requested.
         chunks: numbers of target tokens of each step; empty for one call with all of them.
         backward: whether gradients are computed.
@@ -68,6 +70,7 @@ class EncoderDecoderCase:
     target: int = 3
     padded: bool = False
     target_padded: bool = False
+    padding_side: str = "right"
     states: bool = False
     chunks: tuple[int, ...] = ()
     backward: bool = False
@@ -95,6 +98,8 @@ class EncoderDecoderCase:
             "final_norm": self.final_norm,
             "padding": self.padded,
             "target_padding": self.target_padded,
+            "any_padding": self.padded and self.padding_side != "right",
+            "any_target_padding": self.target_padded and self.padding_side != "right",
             "hidden_states": self.states,
             "steps": bool(self.chunks),
             "gradients": self.backward,
@@ -154,16 +159,19 @@ class EncoderDecoderCase:
             "decoder_input_ids": torch.randint(self.vocab, target, generator=draws),
         }
         if self.padded:
-            inputs["attention_mask"] = _mask(self.source_lengths, self.source)
+            inputs["attention_mask"] = self._mask(self.source_lengths, self.source)
         if self.target_padded:
-            inputs["decoder_attention_mask"] = _mask(self.target_lengths, self.target)
+            inputs["decoder_attention_mask"] = self._mask(self.target_lengths, self.target)
         return inputs
 
     def draw_cotangent(self) -> torch.Tensor:
         """Return the incoming gradient of the logits, zero at positions of padding."""
         drawn = normal(self.seed, "cotangent", self.batch, self.target, self.vocab)
-        is_real = _mask(self.target_lengths, self.target)
+        is_real = self._mask(self.target_lengths, self.target)
         return (drawn * is_real[..., None]).to(self.dtype)
+
+    def _mask(self, lengths: list[int], longest: int) -> torch.Tensor:
+        return draw_mask(lengths, longest, self.padding_side, self.seed)
 
     @property
     def source_lengths(self) -> list[int]:
@@ -180,10 +188,6 @@ class EncoderDecoderCase:
             return [self.target] * self.batch
         first = self.seed + self.target // 2
         return [1 + (first + text) % self.target for text in range(self.batch)]
-
-
-def _mask(lengths: list[int], longest: int) -> torch.Tensor:
-    return (torch.arange(longest) < torch.tensor(lengths)[:, None]).long()
 
 
 def shapes(config: EncoderDecoderConfig) -> dict[str, tuple[int, ...]]:
@@ -252,6 +256,9 @@ def drawn_cases(features: frozenset[str], **fixed: Any) -> st.SearchStrategy[Enc
         "target": st.integers(1, 9),
         "padded": flag("padding"),
         "target_padded": flag("target_padding"),
+        "padding_side": st.sampled_from(
+            SIDES if {"any_padding", "any_target_padding"} <= features else SIDES[:1]
+        ),
         "seed": st.integers(0, 2**16 - 1),
     }
     strategies = drawn | {

@@ -36,7 +36,8 @@ from attnspec.conformance.operators.branches import (
     reverse_to_projections,
 )
 from attnspec.conformance.operators.encoder_decoder.bounds import Branch, Forward, Side
-from attnspec.spec.encoder_decoder import EncoderDecoderConfig
+from attnspec.reference.padding import token_positions
+from attnspec.spec.encoder_decoder import EncoderDecoderConfig, EncoderDecoderProfile
 
 _TABLE = "model.shared.weight"
 _BIAS = "final_logits_bias"
@@ -46,6 +47,7 @@ def gradients(
     config: EncoderDecoderConfig,
     weights: Weights,
     inputs: Mapping[str, torch.Tensor],
+    profile: EncoderDecoderProfile,
     enclosed: Forward,
     cotangent: Float[torch.Tensor, "batch target vocab"],
     arithmetic: Arithmetic,
@@ -56,11 +58,12 @@ def gradients(
         config: the sizes.
         weights: the parameters.
         inputs: ids of both sides, and masks if there are any.
+        profile: the positions of tokens behind padding.
         enclosed: the forward pass.
         cotangent: of the logits; zero at positions of padding.
         arithmetic: the roundings.
     """
-    return _Reverse(config, weights, arithmetic).gradients(inputs, enclosed, cotangent)
+    return _Reverse(config, weights, profile, arithmetic).gradients(inputs, enclosed, cotangent)
 
 
 def _is_map(name: str, value: torch.Tensor) -> bool:
@@ -72,9 +75,13 @@ class _Reverse:
     """The reverse pass of one model."""
 
     def __init__(
-        self, config: EncoderDecoderConfig, weights: Weights, arithmetic: Arithmetic
+        self,
+        config: EncoderDecoderConfig,
+        weights: Weights,
+        profile: EncoderDecoderProfile,
+        arithmetic: Arithmetic,
     ) -> None:
-        self.config, self.arithmetic = config, arithmetic
+        self.config, self.profile, self.arithmetic = config, profile, arithmetic
         self.exact = input_major(weights, _is_map)
         self.terms: Terms = defaultdict(list)
         self.of_memory: list[tuple[str, Enclosure]] = []
@@ -88,13 +95,22 @@ class _Reverse:
         bias = total(flat(grad), self.arithmetic, 0)
         self.terms[_BIAS].append(bias.map(lambda x: x[None]))
         grad = matmul(grad, Enclosure.exact(self.exact[_TABLE]), self.arithmetic)
-        self.side("decoder", enclosed.decoder, inputs["decoder_input_ids"], grad)
+        target, mask = inputs["decoder_input_ids"], inputs.get("decoder_attention_mask")
+        self.side("decoder", enclosed.decoder, target, mask, grad)
         # keys and values of every block are maps of the same states
         grad = reverse_maps(self.of_memory, self.exact, self.arithmetic)
-        self.side("encoder", enclosed.encoder, inputs["input_ids"], grad)
+        source, mask = inputs["input_ids"], inputs.get("attention_mask")
+        self.side("encoder", enclosed.encoder, source, mask, grad)
         return gradients_of_terms(self.terms, _is_map, self.arithmetic)
 
-    def side(self, name: str, side: Side, ids: torch.Tensor, grad: Enclosure) -> None:
+    def side(
+        self,
+        name: str,
+        side: Side,
+        ids: torch.Tensor,
+        mask: torch.Tensor | None,
+        grad: Enclosure,
+    ) -> None:
         """Reverse a side down to its tables."""
         if side.final is not None:
             grad = self.norm(f"model.{name}.layer_norm", side.final, grad)
@@ -103,7 +119,8 @@ class _Reverse:
                 grad = self.branch(branch, grad)
         if side.embedding_norm is not None:
             grad = self.norm(f"model.{name}.layernorm_embedding", side.embedding_norm, grad)
-            places = torch.arange(2, 2 + ids.shape[1]).expand(ids.shape)
+            real = torch.ones_like(ids) if mask is None else mask
+            places = 2 + token_positions(real, self.profile.positions)
             self.scatter(f"model.{name}.embed_positions.weight", places, grad, 1.0)
         scale = math.sqrt(self.config.d_model) if self.config.scale_embedding else 1.0
         self.scatter(_TABLE, ids, grad, scale)

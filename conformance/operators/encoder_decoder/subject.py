@@ -115,8 +115,8 @@ class EncoderDecoderSubject(BuiltModelSubject):
         self, case: EncoderDecoderCase, weights: Weights, inputs: Inputs, base: type | None
     ) -> Results:
         """Return every result of a model by its name, in order of computation."""
-        order = self.profile.sinusoids
-        model: Any = base(case.config, weights, order) if base else self.oracle(case, weights)
+        made: Any = base(case.config, weights, self.profile) if base else None
+        model = made or self.oracle(case, weights)
         with torch.no_grad():
             logits, encoded, decoded = model(**inputs, output_hidden_states=True)
             result = {**_states("encoder", encoded), **_states("decoder", decoded)}
@@ -135,23 +135,23 @@ class EncoderDecoderSubject(BuiltModelSubject):
         arithmetic: Arithmetic,
     ) -> Results:
         """Return the largest error of every result by its name."""
-        order = self.profile.sinusoids
-        enclosed = forward(case.config, weights, inputs, order, arithmetic)
+        enclosed = forward(case.config, weights, inputs, self.profile, arithmetic)
         result = {name: each.radius for name, each in enclosed.results.items()}
         return result | {STEPPED: result["logits"]}
 
     def oracle(self, case: EncoderDecoderCase, weights: Weights) -> Any:
         """Return a correct model: torch's functions judge the reference."""
         make: Any = Steps if self.is_reference else build
-        return make(case.config, weights, self.profile.sinusoids)
+        return make(case.config, weights, self.profile)
 
     def enclose_gradients(
         self, case: EncoderDecoderCase, weights: Weights, inputs: Inputs, arithmetic: Arithmetic
     ) -> Gradients:
         """Enclose the gradient of every parameter."""
-        enclosed = forward(case.config, weights, inputs, self.profile.sinusoids, arithmetic)
+        config, profile = case.config, self.profile
+        enclosed = forward(config, weights, inputs, profile, arithmetic)
         cotangent = case.draw_cotangent().double()
-        return gradients(case.config, weights, inputs, enclosed, cotangent, arithmetic)
+        return gradients(config, weights, inputs, profile, enclosed, cotangent, arithmetic)
 
     def call_case(self, case: EncoderDecoderCase, weights: Weights, inputs: Inputs) -> Results:
         """Return the results that a case requests."""

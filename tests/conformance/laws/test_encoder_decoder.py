@@ -51,9 +51,7 @@ CORRECT = {
     "steps": subject_of(Steps),
     # in a function of its own, so that torch's functions do not judge it
     "reference": subject_of(lambda config, weights: build(config, weights)),
-    "halves": subject_of(
-        lambda config, weights: Steps(config, weights, Sinusoids.HALVES), profile=HALVES
-    ),
+    "halves": subject_of(lambda config, weights: Steps(config, weights, HALVES), profile=HALVES),
 }
 
 
@@ -149,7 +147,7 @@ def test_a_mistake_of_steps_is_named():
 
 
 def test_sinusoids_in_another_order_are_wrong_unless_declared():
-    made = lambda config, weights: Steps(config, weights, Sinusoids.HALVES)  # noqa: E731
+    made = lambda config, weights: Steps(config, weights, HALVES)  # noqa: E731
     with pytest.raises(Violation):
         subject_of(made).judge_case(CASE, "wrong")
     subject_of(made, profile=HALVES).judge_case(CASE, "wrong")
