@@ -289,7 +289,7 @@ def law_each_target_reads_its_own_source(
     _check_alone(subject, case, "a target reads the source of another text")
 
 
-def _anywhere(**padded: bool) -> tuple[EncoderDecoderCase, ...]:
+def _anywhere(**padded: Any) -> tuple[EncoderDecoderCase, ...]:
     """Return cases whose padding lies before or between tokens."""
     return tuple(
         EncoderDecoderCase(

@@ -8,16 +8,20 @@ from attnspec.conformance.mutants.registry import plant
 from attnspec.conformance.operators.bert.steps import Steps
 from attnspec.spec.encoder import BertImplementation, BertProfile
 
+_DEFAULT = BertProfile()
+
 
 def correct(
-    name: str = "correct", base: type[Steps] = Steps, profile: BertProfile | None = None
+    name: str = "correct", base: type[Steps] = Steps, profile: BertProfile = _DEFAULT
 ) -> BertImplementation:
     """Return the declaration of a BERT of a base, with every feature."""
+    # a class is found again by its name, and follows the default by itself
+    function: Any = base if profile == BertProfile() else partial(base, profile=profile)
     return BertImplementation(
         name=name,
-        function=partial(base, profile=profile) if profile else base,
+        function=function,
         features=BertImplementation.FEATURES,
-        profile=profile or BertProfile(),
+        profile=profile,
     )
 
 
@@ -27,7 +31,7 @@ def bert_mistake(
     *,
     killed_by: str,
     source: str = "",
-    profile: BertProfile | None = None,
+    profile: BertProfile = _DEFAULT,
 ) -> None:
     """Plant a class as a mutant, whose title is that of the class, and which declares a profile."""
     plant(

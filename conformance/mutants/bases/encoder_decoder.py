@@ -15,9 +15,11 @@ def correct(
     profile: EncoderDecoderProfile | None = None,
 ) -> EncoderDecoderImplementation:
     """Return the declaration of an encoder-decoder of a base, with every feature."""
+    # a class is found again by its name, and follows the default by itself
+    function: Any = base if profile is None else partial(base, profile=profile)
     return EncoderDecoderImplementation(
         name=name,
-        function=partial(base, profile=profile) if profile else base,
+        function=function,
         features=EncoderDecoderImplementation.FEATURES,
         profile=profile or EncoderDecoderProfile(),
     )

@@ -42,6 +42,8 @@ _PUBLIC: tuple[tuple[str, type[Steps], str, str], ...] = (
     ("CRS-04", mistakes.CosinesOfSines, _SINUSOIDS, "huggingface/transformers/issues/11724"),
     ("CRS-05", mistakes.CrossReadsPadding, _PADDING, "huggingface/transformers/pull/47946"),
     ("CRS-06", mistakes.StepHidesItself, _STEPS, "harvard-edge/cs249r_book/pull/1953"),
+    ("CRS-11", mistakes.NoHeadBias, _LOGITS, "OpenNMT/CTranslate2/pull/833"),
+    ("CRS-12", mistakes.NoCross, _DECODER, "huggingface/transformers/pull/4680"),
 )
 for identifier, base, law, thread in _PUBLIC:
     encoder_decoder_mistake(identifier, base, killed_by=law, source=f"{GITHUB}/{thread}")
@@ -65,7 +67,6 @@ _OTHERS: tuple[tuple[str, type[Steps], str], ...] = (
     ("own-crs-causal-encoder", mistakes.CausalEncoder, _ENCODER),
     ("own-crs-no-residual", mistakes.NoResidual, _ENCODER),
     ("own-crs-no-cross-residual", mistakes.NoCrossResidual, _DECODER),
-    ("own-crs-no-cross", mistakes.NoCross, _DECODER),
     ("own-crs-cross-after-mlp", mistakes.CrossAfterMLP, _DECODER),
     ("own-crs-reads-embeddings", mistakes.ReadsEmbeddings, _MEMORY),
     ("own-crs-reads-same-block", mistakes.ReadsSameBlock, _MEMORY),
@@ -76,7 +77,6 @@ _OTHERS: tuple[tuple[str, type[Steps], str], ...] = (
     ("own-crs-mask-replaces-causal", mistakes.MaskReplacesCausal, _TARGET),
     ("own-crs-mask-as-length", mistakes.MaskAsLength, _ANY_PADDING),
     ("own-crs-positions-of-real-tokens", mistakes.PositionsOfRealTokens, _ANY_TARGET_PADDING),
-    ("own-crs-no-head-bias", mistakes.NoHeadBias, _LOGITS),
     ("own-crs-scaled-head", mistakes.ScaledHead, _LOGITS),
     ("own-crs-scale-of-model", mistakes.ScaleOfModel, _HEADS),
     ("own-crs-unscaled", mistakes.Unscaled, _HEADS),

@@ -128,9 +128,9 @@ def test_one_element_off_by_a_tenth_exceeds_the_bound(dtype):
 
 
 CAUSES = {
-    "own-add-no-tanh": "the tanh is left out",
+    "ADD-04": "the tanh is left out",
     "own-add-logistic": "the hidden channels are those of a logistic function",
-    "own-add-softmax-over-queries": "the softmax runs over the queries",
+    "ADD-03": "the softmax runs over the queries",
     "own-add-masked-weights": "padding is hidden after the softmax, and the weights do not sum",
     "ADD-01": "padding is attended like real states",
     "own-add-polarity": "the mask is read as true for padding",
