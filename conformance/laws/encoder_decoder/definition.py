@@ -38,6 +38,7 @@ PINNED = (
     EncoderDecoderCase(encoder_heads=2, decoder_heads=1, dtype=F32, seed=2),
     TWO.but(seed=3),
     TWO.but(learned=True, act="gelu_new", target=7, seed=4),
+    TWO.but(encoder_layers=3, dtype=F32, seed=5),
 )
 """Cases without masks and without options."""
 
@@ -284,6 +285,7 @@ def law_an_encoder_decoder_leaves_its_parameters_as_they_are(
 _TRAINED = EncoderDecoderCase(scaled=False, epsilon=0.25, backward=True)
 GRADIENTS = (
     _TRAINED.but(source=2, target=1, d_model=2, decoder_heads=1),
+    _TRAINED.but(norm_first=True, source=2, target=2, dtype=F32, seed=1),
     _TRAINED.but(scaled=True, act="gelu", encoder_heads=2, batch=2, seed=1),
     _TRAINED.but(learned=True, target=5, decoder_layers=2, act="gelu_new", seed=2),
     _TRAINED.but(norm_first=True, final_norm=True, encoder_layers=2, act="gelu", seed=3),
@@ -298,7 +300,7 @@ GRADIENTS = (
     explore=source_of(
         backward=True,
         scaled=False,
-        encoder_layers=1,
+        encoder_layers=st.integers(1, 2),
         decoder_layers=st.integers(1, 2),
         epsilon=st.sampled_from([0.25, 1e-5]),
     ),
