@@ -18,7 +18,7 @@ Source:
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -26,6 +26,8 @@ from jaxtyping import Bool, Float64
 
 from attnspec.conformance.models.bounds.activation import ACTIVATIONS
 from attnspec.conformance.models.bounds.enclosure import UNKNOWN, Arithmetic, Enclosure, euclidean
+
+Weights = Mapping[str, torch.Tensor]
 
 
 @dataclass(frozen=True)
@@ -214,3 +216,40 @@ def attend_form(
     merge = torch.where(is_merged, torch.expm1((arithmetic.u * roundings).clamp(max=700)), 0.0)
     fresh = fresh + merge * (total.magnitude + fresh)
     return Form(out, parts, rest + fresh)
+
+
+def linear_form(x: Form, weights: Weights, name: str, arithmetic: Arithmetic) -> Form:
+    """Return a linear map that is stored output-major."""
+    matrix = weights[f"{name}.weight"].double().mT
+    return map_form(x, matrix, weights[f"{name}.bias"], arithmetic)
+
+
+def attention_form(
+    maps: tuple[str, str, str, str],
+    weights: Weights,
+    rows: Form,
+    memory: Form,
+    heads: int,
+    visible: torch.Tensor,
+    arithmetic: Arithmetic,
+) -> Form:
+    """Return the form of `branches.enclose_attention`, with its arguments."""
+
+    def split(name: str, states: Form) -> Form:
+        projected = linear_form(states, weights, name, arithmetic)
+        return projected.map(lambda y: y.unflatten(-1, (heads, -1)).transpose(-3, -2))
+
+    scale = (rows.value.shape[-1] // heads) ** -0.5
+    every = visible.expand(-1, -1, rows.value.shape[-2], -1)
+    operands = split(maps[0], rows), split(maps[1], memory), split(maps[2], memory)
+    mixed = attend_form(*operands, every, scale, arithmetic)
+    merged = mixed.map(lambda y: y.transpose(-3, -2).flatten(-2))
+    return linear_form(merged, weights, maps[3], arithmetic)
+
+
+def feed_forward_form(
+    maps: tuple[str, str], weights: Weights, act: str, rows: Form, arithmetic: Arithmetic
+) -> Form:
+    """Return the form of `branches.enclose_feed_forward`, with its arguments."""
+    inner = linear_form(rows, weights, maps[0], arithmetic)
+    return linear_form(activate_form(inner, act, arithmetic), weights, maps[1], arithmetic)

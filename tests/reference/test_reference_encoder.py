@@ -148,3 +148,22 @@ def test_a_block_equals_the_encoder_layer_of_torch(is_inference, case, norm_firs
     assert bool(near[is_real].all())
     # the bound of a block is far below its result
     assert float(enclosed.radius[is_real].max()) < 1e-6 * float(enclosed.value.abs().max())
+
+
+@pytest.mark.parametrize("norm_first", [False, True])
+@pytest.mark.parametrize("padded", [False, True])
+def test_inference_takes_the_fast_path(norm_first, padded, monkeypatch):
+    """Cases with an even number of heads are judged on it."""
+    calls, kernel = [], torch._transformer_encoder_layer_fwd
+    monkeypatch.setattr(
+        torch,
+        "_transformer_encoder_layer_fwd",
+        lambda *arguments, **options: calls.append(1) or kernel(*arguments, **options),
+    )
+    case = BertCase(heads=2, padded=padded, batch=2, length=4)
+    weights, mask = case.draw_parameters(), case.draw().get("attention_mask")
+    layer = layer_of_torch(case.config, weights, norm_first=norm_first).eval()
+    x = build(case.config, weights).states(case.draw()["input_ids"])[0]
+    with torch.no_grad():
+        layer(x, src_key_padding_mask=None if mask is None else mask == 0)
+    assert calls

@@ -147,6 +147,17 @@ def test_a_shift_of_positions_is_a_rotation(pairs, shift, start, order):
     assert bool(((turned - there).abs() <= bound).all())
 
 
+@settings(max_examples=200)
+@given(rows=st.integers(1, 300), pairs=st.integers(1, 20))
+def test_halves_are_those_of_marian(rows, pairs):
+    marian = pytest.importorskip("transformers.models.marian.modeling_marian")
+    table = marian.MarianSinusoidalPositionalEmbedding(rows, 2 * pairs).create_weight()
+    enclosed = enclose_sinusoids(
+        torch.arange(rows), 2 * pairs, Sinusoids.HALVES, Arithmetic.of(torch.float32)
+    )
+    assert bool(((table.double() - enclosed.value).abs() <= enclosed.radius + 2.0**-24).all())
+
+
 def test_sinusoids_are_those_of_mpmath():
     """The enclosure holds the exact numbers, and is narrow."""
     from mpmath import cos, mp, mpf, sin

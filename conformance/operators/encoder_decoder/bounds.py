@@ -23,9 +23,9 @@ from attnspec.conformance.models.bounds.enclosure import Arithmetic, Enclosure, 
 from attnspec.conformance.models.bounds.forward import Normalized, layer_norm, linear
 from attnspec.conformance.operators.affine import (
     Form,
-    activate_form,
     add_forms,
-    attend_form,
+    attention_form,
+    feed_forward_form,
     map_form,
     normalize_form,
     start,
@@ -273,10 +273,6 @@ class _Model:
         gain, bias = self.weights[f"{name}.weight"], self.weights[f"{name}.bias"]
         return normalize_form(x, gain, bias, self.config.layer_norm_eps, self.arithmetic)
 
-    def map_form(self, name: str, x: Form) -> Form:
-        matrix = self.weights[f"{name}.weight"].double().mT
-        return map_form(x, matrix, self.weights[f"{name}.bias"], self.arithmetic)
-
     def branch(
         self,
         name: str,
@@ -303,30 +299,17 @@ class _Model:
     ) -> tuple[Branch, Form]:
         """Enclose an attention to a memory; without one, to the states themselves."""
         query, key, value, out = (f"{name}.{part}_proj" for part in ("q", "k", "v", "out"))
+        maps = query, key, value, out
 
         def inner(rows: Enclosure) -> Attention:
+            other = rows if memory is None else memory.enclosure
             return enclose_attention(
-                (query, key, value, out),
-                self.weights,
-                rows,
-                rows if memory is None else memory.enclosure,
-                heads,
-                visible,
-                self.arithmetic,
+                maps, self.weights, rows, other, heads, visible, self.arithmetic
             )
 
         def form(rows: Form) -> Form:
             other = rows if memory is None else memory.form
-
-            def split(part: str, states: Form) -> Form:
-                projected = self.map_form(part, states)
-                return projected.map(lambda y: y.unflatten(-1, (heads, -1)).transpose(-3, -2))
-
-            scale = (self.config.d_model // heads) ** -0.5
-            every = visible.expand(-1, -1, rows.value.shape[-2], -1)
-            operands = split(query, rows), split(key, other), split(value, other)
-            mixed = attend_form(*operands, every, scale, self.arithmetic)
-            return self.map_form(out, mixed.map(lambda y: y.transpose(-3, -2).flatten(-2)))
+            return attention_form(maps, self.weights, rows, other, heads, visible, self.arithmetic)
 
         return self.branch(f"{name}_layer_norm", x, inner, form)
 
@@ -337,8 +320,7 @@ class _Model:
             return enclose_feed_forward(maps, self.weights, act, rows, self.arithmetic)
 
         def form(rows: Form) -> Form:
-            activated = activate_form(self.map_form(maps[0], rows), act, self.arithmetic)
-            return self.map_form(maps[1], activated)
+            return feed_forward_form(maps, self.weights, act, rows, self.arithmetic)
 
         return self.branch(f"{name}.final_layer_norm", x, inner, form)
 
