@@ -1,7 +1,7 @@
 """The bidirectional encoder: BERT, from token ids to the logits of hidden tokens."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -10,7 +10,8 @@ from jaxtyping import Bool, Float, Int
 from attnspec.reference.activation import ACTIVATIONS
 from attnspec.reference.attention import attention
 from attnspec.reference.layer_norm import layer_norm
-from attnspec.spec.encoder import BertConfig
+from attnspec.reference.padding import token_positions
+from attnspec.spec.encoder import BertConfig, BertProfile, Pooled
 
 Weights = Mapping[str, torch.Tensor]
 
@@ -53,6 +54,7 @@ def embed(
     weights: Weights,
     input_ids: Int[torch.Tensor, "batch length"],
     token_type_ids: Int[torch.Tensor, "batch length"] | None = None,
+    positions: Int[torch.Tensor, "batch length"] | None = None,
 ) -> Float[torch.Tensor, "batch length d_model"]:
     """Add the rows of token, position and token type, and normalize the sum.
 
@@ -61,6 +63,7 @@ def embed(
         weights: of the model.
         input_ids: in [0, vocab_size).
         token_type_ids: in [0, type_vocab_size); zeros if they are not given.
+        positions: rows of the table of positions; from 0 on if they are not given.
 
     Clauses:
         ENC-1, ENC-6 to ENC-8
@@ -70,9 +73,11 @@ def embed(
     """
     if token_type_ids is None:
         token_type_ids = torch.zeros_like(input_ids)
+    if positions is None:
+        positions = torch.arange(input_ids.shape[1]).expand(input_ids.shape)
     tables = "bert.embeddings"
     rows = weights[f"{tables}.word_embeddings.weight"][input_ids]
-    rows = rows + weights[f"{tables}.position_embeddings.weight"][: input_ids.shape[1]]
+    rows = rows + weights[f"{tables}.position_embeddings.weight"][positions]
     rows = rows + weights[f"{tables}.token_type_embeddings.weight"][token_type_ids]
     return norm(rows, weights, f"{tables}.LayerNorm", config.layer_norm_eps)
 
@@ -159,18 +164,22 @@ def encoder_block(
 
 
 def pool(
-    weights: Weights, states: Float[torch.Tensor, "batch length d_model"]
+    weights: Weights,
+    states: Float[torch.Tensor, "batch length d_model"],
+    slots: Int[torch.Tensor, " batch"] | None = None,
 ) -> Float[torch.Tensor, "batch d_model"]:
     """Return a vector for each text: tanh of a linear map of the first state.
 
     Args:
         weights: of the model.
         states: of the last block.
+        slots: of the states that are read; by default the first of each text.
 
     Clauses:
-        ENC-9
+        ENC-9, ENC-16
     """
-    return torch.tanh(linear(states[:, 0], weights, "bert.pooler.dense"))
+    first = states[:, 0] if slots is None else states[torch.arange(len(states)), slots]
+    return torch.tanh(linear(first, weights, "bert.pooler.dense"))
 
 
 def masked_lm_logits(
@@ -201,10 +210,12 @@ class Encoder:
     Attributes:
         config: its sizes.
         weights: its parameters, by Hugging Face's names.
+        profile: its behaviour with padding before a token.
     """
 
     config: BertConfig
     weights: Weights
+    profile: BertProfile = field(default_factory=BertProfile)
 
     def __call__(
         self,
@@ -220,7 +231,17 @@ class Encoder:
         logits = masked_lm_logits(self.config, self.weights, states[-1])
         if output_hidden_states:
             return logits, tuple(states)
-        return (logits, pool(self.weights, states[-1])) if output_pooled else logits
+        if not output_pooled:
+            return logits
+        return logits, pool(self.weights, states[-1], self.pooled_slots(attention_mask))
+
+    def pooled_slots(
+        self, attention_mask: Int[torch.Tensor, "batch length"] | None
+    ) -> Int[torch.Tensor, " batch"] | None:
+        """Return the slot of each text's first real token; None if the first slot is declared."""
+        if attention_mask is None or self.profile.pooler is Pooled.FIRST_SLOT:
+            return None
+        return attention_mask.bool().long().argmax(dim=1)
 
     def states(
         self,
@@ -232,18 +253,20 @@ class Encoder:
         if attention_mask is None:
             attention_mask = torch.ones_like(input_ids)
         visible = attention_mask[:, None, None].bool()
-        states = [embed(self.config, self.weights, input_ids, token_type_ids)]
+        positions = token_positions(attention_mask, self.profile.positions)
+        states = [embed(self.config, self.weights, input_ids, token_type_ids, positions)]
         for layer in range(self.config.num_hidden_layers):
             name = f"bert.encoder.layer.{layer}"
             states.append(encoder_block(self.config, self.weights, name, states[-1], visible))
         return states
 
 
-def build(config: BertConfig, state_dict: Weights) -> Encoder:
+def build(config: BertConfig, state_dict: Weights, profile: BertProfile | None = None) -> Encoder:
     """Build a BERT; a missing parameter is named when it is used.
 
     Args:
         config: the sizes.
         state_dict: parameters by Hugging Face's names; their dtype is the one to compute in.
+        profile: its behaviour with padding before a token.
     """
-    return Encoder(config, dict(state_dict))
+    return Encoder(config, dict(state_dict), profile or BertProfile())

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -11,7 +11,13 @@ from jaxtyping import Bool, Float, Int
 from attnspec.reference.activation import ACTIVATIONS
 from attnspec.reference.attention import attention
 from attnspec.reference.encoder import Weights, linear, norm
-from attnspec.spec.encoder_decoder import EncoderDecoderConfig, Positions, Sinusoids
+from attnspec.reference.padding import token_positions
+from attnspec.spec.encoder_decoder import (
+    EncoderDecoderConfig,
+    EncoderDecoderProfile,
+    Positions,
+    Sinusoids,
+)
 
 State = Float[torch.Tensor, "batch length d_model"]
 Heads = Float[torch.Tensor, "batch heads length d_head"]
@@ -37,10 +43,10 @@ def frequencies(d_model: int) -> Float[torch.Tensor, " pairs"]:
 
 
 def sinusoids(
-    positions: Int[torch.Tensor, " length"],
+    positions: Int[torch.Tensor, "*batch length"],
     d_model: int,
     order: Sinusoids = Sinusoids.INTERLEAVED,
-) -> Float[torch.Tensor, "length d_model"]:
+) -> Float[torch.Tensor, "*batch length d_model"]:
     r"""Return the sinusoidal positions, in float64.
 
     .. math::
@@ -57,7 +63,7 @@ def sinusoids(
     Source:
         Vaswani et al. 2017, section 3.5
     """
-    angles = positions[:, None] * frequencies(d_model)
+    angles = positions[..., None] * frequencies(d_model)
     if order is Sinusoids.HALVES:
         return torch.cat([angles.sin(), angles.cos()], dim=-1)
     return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(-2)
@@ -99,8 +105,8 @@ def embed(
     weights: Weights,
     side: str,
     ids: Int[torch.Tensor, "batch length"],
+    positions: Int[torch.Tensor, "batch length"] | None = None,
     *,
-    start: int = 0,
     order: Sinusoids = Sinusoids.INTERLEAVED,
 ) -> State:
     """Add scaled token rows and positions.
@@ -110,7 +116,7 @@ def embed(
         weights: of the model.
         side: `encoder` or `decoder`; both share the token table.
         ids: in [0, vocab_size).
-        start: the position of the first id.
+        positions: of the ids; from 0 on if they are not given.
         order: of the channels of sinusoidal positions.
 
     Clauses:
@@ -122,7 +128,8 @@ def embed(
     rows = weights["model.shared.weight"][ids]
     if config.scale_embedding:
         rows = rows * math.sqrt(config.d_model)
-    positions = torch.arange(start, start + ids.shape[1])
+    if positions is None:
+        positions = torch.arange(ids.shape[1]).expand(ids.shape)
     if config.position_embedding is Positions.SINUSOIDAL:
         return rows + sinusoids(positions, config.d_model, order).to(rows.dtype)
     table = weights[f"model.{side}.embed_positions.weight"]
@@ -363,12 +370,13 @@ class Transformer:
     Attributes:
         config: its sizes.
         weights: its parameters, by Hugging Face's names.
-        order: of the channels of sinusoidal positions.
+        profile: the order of the channels of sinusoidal positions, and the positions of tokens
+            behind padding.
     """
 
     config: EncoderDecoderConfig
     weights: Weights
-    order: Sinusoids = Sinusoids.INTERLEAVED
+    profile: EncoderDecoderProfile = field(default_factory=EncoderDecoderProfile)
 
     def __call__(
         self,
@@ -408,7 +416,7 @@ class Transformer:
     ) -> list[torch.Tensor]:
         """Return the embeddings of the source, and the result of each block."""
         visible = real_tokens(input_ids, attention_mask)
-        states = [embed(self.config, self.weights, "encoder", input_ids, order=self.order)]
+        states = [self.embed("encoder", input_ids, attention_mask)]
         for layer in range(self.config.encoder_layers):
             name = f"model.encoder.layers.{layer}"
             states.append(encoder_block(self.config, self.weights, name, states[-1], visible))
@@ -445,7 +453,7 @@ class Transformer:
         visible = earlier.expand(len(ids), 1, -1, -1)
         if attention_mask is not None:
             visible = visible & attention_mask.bool()[:, None, None]
-        states = [embed(self.config, self.weights, "decoder", ids, start=before, order=self.order)]
+        states = [self.embed("decoder", ids, attention_mask, before)]
         past = []
         for layer in range(self.config.decoder_layers):
             state, kept = decoder_block(
@@ -461,6 +469,19 @@ class Transformer:
             states.append(state)
             past.append(kept)
         return self._normed("decoder", states), replace(cache, past=tuple(past))
+
+    def embed(
+        self,
+        side: str,
+        ids: Int[torch.Tensor, "batch length"],
+        attention_mask: Int[torch.Tensor, "batch length"] | None,
+        before: int = 0,
+    ) -> State:
+        """Return the embeddings of a side, with the positions that are declared."""
+        mask = torch.ones_like(ids) if attention_mask is None else attention_mask
+        positions = before + token_positions(mask, self.profile.positions)
+        order = self.profile.sinusoids
+        return embed(self.config, self.weights, side, ids, positions, order=order)
 
     def _normed(self, side: str, states: list[torch.Tensor]) -> list[torch.Tensor]:
         """Apply the final LayerNorm of a side to its last state, if there is one."""
@@ -490,13 +511,14 @@ def real_tokens(
 def build(
     config: EncoderDecoderConfig,
     state_dict: Weights,
-    order: Sinusoids = Sinusoids.INTERLEAVED,
+    profile: EncoderDecoderProfile | None = None,
 ) -> Transformer:
     """Build an encoder-decoder; a missing parameter is named when it is used.
 
     Args:
         config: the sizes.
         state_dict: parameters by Hugging Face's names; their dtype is the one to compute in.
-        order: of the channels of sinusoidal positions.
+        profile: the order of the channels of sinusoidal positions, and the positions of tokens
+            behind padding.
     """
-    return Transformer(config, dict(state_dict), order)
+    return Transformer(config, dict(state_dict), profile or EncoderDecoderProfile())

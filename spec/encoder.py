@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float, Int
 
 from attnspec.spec.operator import OperatorImplementation
+from attnspec.spec.padding import PaddedPositions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,11 +39,31 @@ class BertConfig:
     layer_norm_eps: float = 1e-12
 
 
+class Pooled(StrEnum):
+    """The state from which a pooler makes the vector of a text."""
+
+    FIRST_SLOT = "first_slot"
+    """That of the first slot, which may be padding: BERT in transformers."""
+    FIRST_REAL_TOKEN = "first_real_token"
+    """That of the first real token: sentence-transformers."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class BertProfile:
-    """The behaviours in which correct BERTs differ: none."""
+    """The behaviours in which correct BERTs differ, all of them with padding before a token.
 
-    QUESTIONS: ClassVar[Mapping[str, type[StrEnum]]] = {}
+    Attributes:
+        positions: the position of a token.
+        pooler: the state that a pooler reads.
+    """
+
+    positions: PaddedPositions = PaddedPositions.SLOTS
+    pooler: Pooled = Pooled.FIRST_SLOT
+
+    QUESTIONS: ClassVar[Mapping[str, type[StrEnum]]] = {
+        "positions": PaddedPositions,
+        "pooler": Pooled,
+    }
     """The type of the answer to each question."""
 
 
@@ -57,7 +78,8 @@ class Bert(Protocol):
         Args:
             input_ids: token ids.
             options: ``attention_mask`` (batch, length), 1 for real tokens and 0 for padding, at
-                the end of a text; ``token_type_ids`` (batch, length), zeros if it is not given;
+                the end of a text, or anywhere with the feature `any_padding`;
+                ``token_type_ids`` (batch, length), zeros if it is not given;
                 ``output_hidden_states=True``, to return ``(logits, states)``, where states are the
                 embeddings and the result of each block; ``output_pooled=True``, to return
                 ``(logits, pooled)``.
@@ -82,11 +104,12 @@ class BertImplementation(OperatorImplementation):
     """A BERT and its claims, as data.
 
     The features are those of the model's options, `padding`, `token_types`, `hidden_states` and
-    `pooler`, and `gradients`: the logits carry gradients to the tensors of the state dictionary,
-    or to parameters of the model of the same names.
+    `pooler`; `any_padding`: padding may precede a text or lie inside of it; and `gradients`: the
+    logits carry gradients to the tensors of the state dictionary, or to parameters of the model of
+    the same names.
 
     Attributes:
-        profile: there are no questions.
+        profile: its behaviour with padding before a token.
     """
 
     function: BuildBert | Callable[..., Any]
@@ -95,5 +118,5 @@ class BertImplementation(OperatorImplementation):
 
     operator: ClassVar[str] = "bert"
     FEATURES: ClassVar[frozenset[str]] = frozenset(
-        {"padding", "token_types", "hidden_states", "pooler", "gradients"}
+        {"padding", "any_padding", "token_types", "hidden_states", "pooler", "gradients"}
     )

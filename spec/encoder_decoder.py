@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float, Int
 
 from attnspec.spec.operator import OperatorImplementation
+from attnspec.spec.padding import PaddedPositions
 
 
 class Positions(StrEnum):
@@ -76,11 +77,16 @@ class EncoderDecoderProfile:
 
     Attributes:
         sinusoids: the order of the channels of sinusoidal positions.
+        positions: the position of a token behind padding.
     """
 
     sinusoids: Sinusoids = Sinusoids.INTERLEAVED
+    positions: PaddedPositions = PaddedPositions.SLOTS
 
-    QUESTIONS: ClassVar[Mapping[str, type[StrEnum]]] = {"sinusoids": Sinusoids}
+    QUESTIONS: ClassVar[Mapping[str, type[StrEnum]]] = {
+        "sinusoids": Sinusoids,
+        "positions": PaddedPositions,
+    }
     """The type of the answer to each question."""
 
 
@@ -104,7 +110,8 @@ class EncoderDecoder(Protocol):
             input_ids: token ids of the source.
             decoder_input_ids: token ids of the target, the start token first.
             options: ``attention_mask`` (batch, source) and ``decoder_attention_mask``
-                (batch, target), 1 for real tokens and 0 for padding, at the end of a text;
+                (batch, target), 1 for real tokens and 0 for padding, at the end of a text, or
+                anywhere with the features `any_padding` and `any_target_padding`;
                 ``output_hidden_states=True``, to return ``(logits, encoder_states,
                 decoder_states)``: of each side the embeddings, and the result of each block, the
                 last of which has passed the final LayerNorm if there is one.
@@ -132,22 +139,25 @@ class EncoderDecoderImplementation(OperatorImplementation):
     """An encoder-decoder and its claims, as data.
 
     The features are the configurations that it follows, `sinusoidal`, `learned`, `pre_norm` and
-    `final_norm`; the options of the model, `padding`, `target_padding` and `hidden_states`; and
-    `steps`.
+    `final_norm`; the options of the model, `padding`, `target_padding` and `hidden_states`;
+    `any_padding` and `any_target_padding`: padding may precede a text or lie inside of it;
+    `steps`; and `gradients`: the logits carry gradients to the tensors of the state dictionary, or
+    to parameters of the model of the same names.
 
     Attributes:
-        profile: the order of the channels of sinusoidal positions.
+        profile: the order of the channels of sinusoidal positions, and the positions of tokens
+            behind padding.
     """
 
     function: BuildEncoderDecoder | Callable[..., Any]
     profile: EncoderDecoderProfile = field(default_factory=EncoderDecoderProfile)
-    has_gradients: bool = False
     dtypes: tuple[torch.dtype, ...] = (torch.float64, torch.float32)
 
     operator: ClassVar[str] = "encoder_decoder"
     FEATURES: ClassVar[frozenset[str]] = frozenset(
         {
             *("sinusoidal", "learned", "pre_norm", "final_norm"),
-            *("padding", "target_padding", "hidden_states", "steps"),
+            *("padding", "target_padding", "any_padding", "any_target_padding"),
+            *("hidden_states", "steps", "gradients"),
         }
     )

@@ -41,14 +41,14 @@ def check_model(
     features: Annotated[
         str | None,
         typer.Option(
-            help="What it claims: padding, hidden_states; of a BERT also token_types, pooler, "
-            "gradients; of an encoder-decoder also target_padding, steps, sinusoidal, learned, "
-            "pre_norm, final_norm."
+            help="What it claims: padding, any_padding, hidden_states, gradients; of a BERT also "
+            "token_types, pooler; of an encoder-decoder also target_padding, any_target_padding, "
+            "steps, sinusoidal, learned, pre_norm, final_norm."
         ),
     ] = None,
     profile: Annotated[
         list[str] | None,
-        typer.Option(help="Its answers, key=value, such as sinusoids=halves."),
+        typer.Option(help="Its answers, key=value, such as positions=real_tokens."),
     ] = None,
     dtypes: Computed = None,
     effort: Efforts = Effort.STANDARD,

@@ -35,6 +35,10 @@ def probe(
             "free. Linux, and on a CPU alone.",
         ),
     ] = None,
+    operator: Annotated[
+        str | None,
+        typer.Option(help="packed or paged, for attention over sequences without padding."),
+    ] = None,
     write: Annotated[
         Path | None,
         typer.Option(
@@ -53,6 +57,8 @@ def probe(
     For example, attnspec probe my_kernels.py:flash_attention, or
 
         attnspec probe my_kernels:flash_attention --device cuda --dtypes bfloat16
+
+        attnspec probe my_kernels.py:varlen_attention --operator packed
     """
     if write is not None:
         _require_new(write)
@@ -61,6 +67,7 @@ def probe(
 
     from attnspec.conformance.isolation.memory import memory_per_worker
     from attnspec.conformance.probe.declaration import declaration
+    from attnspec.conformance.probe.packed import OPERATORS, packed_declaration, questions_of
     from attnspec.conformance.probe.process import find_import_code, probe_in_subprocess
     from attnspec.conformance.probe.target import select_experiments
     from attnspec.conformance.report.console import plain_console
@@ -69,17 +76,35 @@ def probe(
 
     try:
         Claims.read(dtypes=dtypes)
-        questions = [each.question for each in select_experiments(features)]
+        if operator is None:
+            questions = [each.question for each in select_experiments(features)]
+        elif operator not in OPERATORS:
+            raise ValueError(f"the probe knows {' and '.join(OPERATORS)}, got {operator!r}")
+        elif features is not None or device != "cpu":
+            raise ValueError("--operator is probed on a CPU, and with all its features")
+        else:
+            questions = list(questions_of(operator))
         held = memory_per_worker(memory, 1, device)
-        import_code = find_import_code(target, device, timeout=timeout, memory=held)
+        import_code = find_import_code(
+            target, device, timeout=timeout, memory=held, operator=operator
+        )
     except (TargetError, ValueError) as error:
         refuse(str(error))
     apart = probe_in_subprocess(
-        target, questions, dtypes=dtypes, device=device, timeout=timeout, memory=held
+        target,
+        questions,
+        dtypes=dtypes,
+        device=device,
+        timeout=timeout,
+        memory=held,
+        operator=operator,
     )
     with Progress(console=plain_console(stderr=True), transient=True) as progress:
         findings = list(progress.track(apart, len(questions), description=f"probing {target}"))
-    code = declaration(target, import_code, findings, device)
+    if operator is None:
+        code = declaration(target, import_code, findings, device)
+    else:
+        code = packed_declaration(target, import_code, findings, operator)
     _tell(findings, target, code)
     if write is not None:
         _write(code, write)

@@ -9,10 +9,11 @@ from typing import Any, ClassVar, Protocol
 import torch
 
 from attnspec.conformance.comparison.close import check_close
-from attnspec.conformance.comparison.violation import Explained, Raised, Violation
+from attnspec.conformance.comparison.violation import Explained, NotClaimed, Raised, Violation
+from attnspec.conformance.models.bounds.backward import Gradients
 from attnspec.conformance.models.bounds.enclosure import Arithmetic
 from attnspec.conformance.operators.gated_mlp.subject import Allowed
-from attnspec.conformance.operators.subject import OperatorCall, OperatorSubject
+from attnspec.conformance.operators.subject import OperatorCall, OperatorSubject, checked
 
 AXES = ("text", "position", "channel")
 """Names of the axes of a state in a message."""
@@ -67,6 +68,10 @@ class BuiltModelSubject(OperatorSubject):
 
     MISTAKES: ClassVar[tuple[type[Mistaken], ...]]
     """Models with one mistake each, by which a wrong result is explained."""
+    IDS: ClassVar[tuple[str, ...]] = ("input_ids",)
+    """The inputs that a model takes by position."""
+    UNUSED: ClassVar[tuple[str, ...]] = ()
+    """The beginnings of the names of parameters that the logits do not depend on."""
 
     def results(self, case: Any, weights: Weights, inputs: Inputs, base: type | None) -> Results:
         """Return every result of a correct or mistaken model by its name, in order of computation.
@@ -81,6 +86,16 @@ class BuiltModelSubject(OperatorSubject):
 
     def radii(self, case: Any, weights: Weights, inputs: Inputs, arithmetic: Arithmetic) -> Results:
         """Return the largest error of every result by its name."""
+        raise NotImplementedError
+
+    def oracle(self, case: Any, weights: Weights) -> Any:
+        """Return a correct model of the parameters."""
+        raise NotImplementedError
+
+    def enclose_gradients(
+        self, case: Any, weights: Weights, inputs: Inputs, arithmetic: Arithmetic
+    ) -> Gradients:
+        """Enclose the gradient of each parameter that the logits depend on."""
         raise NotImplementedError
 
     def call_case(self, case: Any, weights: Weights, inputs: Inputs) -> Results:
@@ -133,6 +148,87 @@ class BuiltModelSubject(OperatorSubject):
             name: Allowed(value=value, bound=own[name] + oracle[name])
             for name, value in values.items()
         }
+
+    def gradients(self, case: Any, weights: Weights, inputs: Inputs) -> Results:
+        """Return the gradient of each parameter that the logits depend on.
+
+        Raises:
+            Raised: if the function or the model raises.
+            Violation: if a parameter has no gradient, or one of a wrong form.
+        """
+        leaves = {
+            name: each.detach().clone().requires_grad_()
+            for name, each in weights.items()
+            if not name.startswith(self.UNUSED)
+        }
+        options = {name: each.clone() for name, each in inputs.items()}
+        run = ModelRun(
+            case=case,
+            weights=weights,
+            arguments=dict(options),
+            places={f"gradient of {name}": f"gradients[{name!r}]" for name in leaves},
+            differentiated=tuple(leaves),
+        )
+        ids = [options.pop(name) for name in self.IDS]
+
+        def make() -> Any:
+            model = self.implementation.function(case.config, {**weights, **leaves})
+            shape = (*ids[-1].shape, case.vocab)
+            logits = checked(model(*ids, **options), shape, case.dtype, "logits")
+            own = dict(getattr(model, "named_parameters", dict)())
+            return gradients_of(logits, leaves, own, case.draw_cotangent())
+
+        found = self.run_model(run, make, with_gradients=True)
+        for name, leaf in leaves.items():
+            if found.get(name) is None:
+                raise Violation(f"no gradient reaches {name}")
+            checked(found[name], tuple(leaf.shape), case.dtype, f"gradient of {name}")
+        result: Results = found
+        return result
+
+    def expect_gradients(self, case: Any, weights: Weights, inputs: Inputs) -> dict[str, Allowed]:
+        """Return the exact gradients in float64, and the distances that are allowed."""
+        own, of_oracle = (
+            self.enclose_gradients(case, weights, inputs, Arithmetic.of(dtype))
+            for dtype in (case.dtype, torch.float64)  # the oracle rounds too
+        )
+        wide = {name: each.detach().double() for name, each in weights.items()}
+        leaves = {name: wide[name].requires_grad_() for name in own}
+        options = dict(inputs)
+        ids = [options.pop(name) for name in self.IDS]
+        with torch.enable_grad():
+            logits = self.oracle(case, wide)(*ids, **options)
+        found = torch.autograd.grad(logits, list(leaves.values()), case.draw_cotangent().double())
+        return {
+            name: Allowed(value=value, bound=own[name].radius + of_oracle[name].radius)
+            for name, value in zip(leaves, found, strict=True)
+        }
+
+    def judge_gradients(self, case: Any) -> None:
+        """Check the gradient of each parameter, those that are computed first first.
+
+        Raises:
+            NotClaimed: if the bounds are wider than the gradients.
+            Violation: naming the first gradient that is wrong.
+        """
+        weights, inputs = case.draw_parameters(), case.draw()
+        got = self.gradients(case, weights, inputs)
+        is_evidence = True
+        # the head first, where a wrong gradient begins
+        for name, allowed in self.expect_gradients(case, weights, inputs).items():
+            check_close(
+                got[name],
+                allowed.value,
+                allowed.bound,
+                what=f"gradient of {name}",
+                message="a gradient is wrong",
+                axes=("row", "channel")[-allowed.value.dim() :],
+            )
+            largest = float(allowed.value.abs().max())
+            # the gradient of the keys' biases is zero, and no row of an unused table has one
+            is_evidence &= largest < 1e-9 or float(allowed.bound.max()) < largest / 2
+        if not is_evidence:
+            raise NotClaimed("the bound of these gradients is wider than the gradients")
 
     def judge_case(self, case: Any, message: str) -> None:
         """Check the results of a case against the definition."""
@@ -237,3 +333,27 @@ class BuiltModelSubject(OperatorSubject):
         is_real = self.is_real(name, got, inputs)
         near = (got.double() - allowed.value).abs() <= allowed.bound
         return bool(near[is_real].all())
+
+
+def gradients_of(
+    logits: torch.Tensor, leaves: Weights, own: Weights, cotangent: torch.Tensor
+) -> dict[str, torch.Tensor | None]:
+    """Return gradients of the tensors that a model was built from, or of its own parameters.
+
+    Args:
+        logits: of a call that records gradients.
+        leaves: the tensors that the model was built from.
+        own: the parameters of the model by their names.
+        cotangent: of the logits.
+    """
+    if not logits.requires_grad:
+        return {}
+    found: dict[str, torch.Tensor | None] = {}
+    for sources in filter(None, (leaves, {name: own[name] for name in leaves if name in own})):
+        grads = torch.autograd.grad(
+            logits, list(sources.values()), cotangent, retain_graph=True, allow_unused=True
+        )
+        found |= {
+            name: grad for name, grad in zip(sources, grads, strict=True) if found.get(name) is None
+        }
+    return found

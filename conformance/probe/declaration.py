@@ -79,7 +79,7 @@ def declaration(name: str, import_code: str, findings: Iterable[Finding], device
     ]
     body = [
         "IMPLEMENTATION = Implementation(",
-        f"    name={_identifier(name)!r},",
+        f"    name={identifier(name)!r},",
         "    attention=attention,",
         *_features(features, findings),
         f"    dtypes=({types}),",
@@ -99,7 +99,7 @@ def declaration(name: str, import_code: str, findings: Iterable[Finding], device
     return "\n".join([*head, "", "", code])
 
 
-def _identifier(name: str) -> str:
+def identifier(name: str) -> str:
     """Return a target's Python name: `pkg_kernels_flash_attend` for `pkg.kernels:Flash.attend`."""
     stem = re.sub(r"\.py(?=:|$)", "", name.rpartition("/")[2])
     return re.sub(r"\W+", "_", stem).strip("_").lower() or "attention"
@@ -113,9 +113,7 @@ def _features(features: set[str], findings: list[Finding]) -> list[str]:
         lines = ["    features=frozenset(", "        {", *(f"            {m}," for m in members)]
         lines += ["        }", "    ),"]
     comments = [
-        f"    # deviates: {_comment(finding.deviation)}"
-        for finding in findings
-        if finding.deviation
+        f"    # deviates: {comment(finding.deviation)}" for finding in findings if finding.deviation
     ]
     return [*comments, *(lines if members else ["    features=frozenset(),"])]
 
@@ -127,7 +125,7 @@ def _profile(findings: list[Finding]) -> list[str]:
         for key, answer in finding.facts.get("profile", {}).items():
             answers.setdefault(key, answer)
     features = {feature for finding in findings for feature in finding.facts.get("features", [])}
-    lines = [f"# experiments disagree on {_comment(conflict)}" for conflict in conflicts(findings)]
+    lines = [f"# experiments disagree on {comment(conflict)}" for conflict in conflicts(findings)]
     for key, kind in Profile.QUESTIONS.items():
         if key in answers:
             member = kind(answers[key])
@@ -154,11 +152,11 @@ def _supports(refused: Iterable[tuple[str, str]]) -> list[str]:
     """Return the lines of a function that refuses cases, with a reason for each condition."""
     lines = ["def supports(case):"]
     for condition, reason in refused:
-        lines += [f"    if {condition}:", f"        return {_comment(reason)!r}"]
+        lines += [f"    if {condition}:", f"        return {comment(reason)!r}"]
     return [*lines, "    return None", "", ""]
 
 
-def _comment(text: str) -> str:
+def comment(text: str) -> str:
     """Return untrusted text as one short line without control characters."""
     line = " ".join(escape_controls(text).split())
     return line if len(line) <= 160 else f"{line[:157]}..."

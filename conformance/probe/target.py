@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from attnspec.conformance.operators.subjects import DECLARATIONS
 from attnspec.conformance.probe.experiment import Experiment
 from attnspec.conformance.probe.probe import experiments
 from attnspec.conformance.runner.claims import DTYPES, Claims
@@ -28,13 +29,20 @@ class Target:
     import_code: str
 
 
-def target_of(name: str, device: str) -> Target:
+def target_of(name: str, device: str, operator: str | None = None) -> Target:
     """Resolve the name of a target.
+
+    Args:
+        name: the target, as on the command line.
+        device: where it runs.
+        operator: `packed` or `paged`; `None` for a padded attention.
 
     Raises:
         TargetError: if the target cannot be found, or is no attention.
     """
     demand_device(device)
+    if operator is not None:
+        return _operator_of(name, device, operator)
     # with explicit storage types, resolving a bare callable does not call it
     claims = Claims(dtypes=tuple(DTYPES.values())) if ":" in name else Claims()
     for judged in resolve(name, claims=claims, device=device):
@@ -48,6 +56,31 @@ def target_of(name: str, device: str) -> Target:
                 import_code=judged.subject.import_code,
             )
     raise TargetError(f"{name}: no attention; the probe knows no other kind")
+
+
+def _operator_of(name: str, device: str, operator: str) -> Target:
+    """Resolve the name of a packed or paged attention; its declaration is not consulted."""
+    declaration: Any = DECLARATIONS[operator]
+    declared = declaration(name="asked", function=print)
+    # with explicit claims, resolving a bare callable makes few calls
+    claims = Claims(
+        operator=operator,
+        features=frozenset(),
+        dtypes=tuple(DTYPES.values()),
+        profile=tuple((key, getattr(declared.profile, key)) for key in declared.profile.QUESTIONS),
+    )
+    for judged in resolve(name, claims=claims, device=device):
+        if judged.kind == operator:
+            implementation = judged.subject.implementation
+            reason = implementation.unavailable()
+            if reason is not None:
+                raise TargetError(f"{name}: not available: {reason}")
+            return Target(
+                name=name,
+                attention=implementation.function,
+                import_code=judged.subject.import_code,
+            )
+    raise TargetError(f"{name}: no {operator} attention")
 
 
 def select_experiments(features: str | None) -> list[Experiment]:

@@ -1,12 +1,16 @@
 """Declare a bare function that builds an encoder-decoder: the features that it follows."""
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import torch
 
+from attnspec.conformance.comparison.violation import Raised, Violation
 from attnspec.conformance.operators.encoder_decoder.case import EncoderDecoderCase
+from attnspec.conformance.operators.encoder_decoder.subject import EncoderDecoderSubject
 from attnspec.conformance.runner.declare import parameters_of
+from attnspec.spec.encoder_decoder import EncoderDecoderImplementation
 
 _OPTIONS = {
     "attention_mask": "padding",
@@ -56,7 +60,35 @@ def encoder_decoder_features(
     found |= {feature for name, feature in _OPTIONS.items() if name in names}
     if callable(getattr(model, "start", None)) and callable(getattr(model, "step", None)):
         found.add("steps")
+    declared = EncoderDecoderImplementation(name="it", function=function)
+    subject = EncoderDecoderSubject(implementation=declared)
+    # gradients are claimed if one reaches every parameter, right or wrong
+    with suppress(Raised, Violation):
+        subject.gradients(base, base.draw_parameters(), base.draw())
+        found.add("gradients")
+    if "padding" in found:
+        found.add("any_padding")
+    if "target_padding" in found and _is_finite_behind_padding(function, base):
+        found.add("any_target_padding")
     return frozenset(found)
+
+
+def _is_finite_behind_padding(function: Callable[..., Any], base: EncoderDecoderCase) -> bool:
+    """Return whether a target that begins with padding has finite logits at its real tokens."""
+    case = base.but(decoder_layers=2, batch=2, target=4, target_padded=True, padding_side="left")
+    inputs = case.draw()
+    mask = inputs["decoder_attention_mask"]
+    try:
+        model = function(case.config, case.draw_parameters())
+        with torch.no_grad():
+            out = model(
+                inputs["input_ids"], inputs["decoder_input_ids"], decoder_attention_mask=mask
+            )
+    except Exception:  # whatever it is, a law reports it
+        return True
+    if not isinstance(out, torch.Tensor):
+        return True
+    return bool(torch.isfinite(out[mask.bool()]).all())
 
 
 def _logits(

@@ -40,7 +40,7 @@ from attnspec.conformance.runner.declare_rotary import (
     rotary_profiles,
 )
 from attnspec.spec.additive_attention import AdditiveAttentionProfile
-from attnspec.spec.encoder import BertImplementation, BertProfile
+from attnspec.spec.encoder import BertImplementation, BertProfile, Pooled
 from attnspec.spec.encoder_decoder import EncoderDecoderProfile, Sinusoids
 from attnspec.spec.experts import RouterProfile, RouterScores, RouterTies
 from attnspec.spec.gated_mlp import GatedMLPProfile, GateForm, GatePacking
@@ -54,6 +54,7 @@ from attnspec.spec.online_softmax import (
 )
 from attnspec.spec.operator import Working
 from attnspec.spec.packed import PackedImplementation
+from attnspec.spec.padding import PaddedPositions
 from attnspec.spec.profiles import Float64Precision
 from attnspec.spec.rms_norm import Gain, RMSNormProfile, RoundingToStorage
 
@@ -228,6 +229,12 @@ def _chosen(operator: str, given: Sequence[tuple[str, str]]) -> list[Any]:
     return profiles
 
 
+_LEFT_PADDED = BertCase(length=4, batch=2, padded=True, padding_side="left")
+_BEHIND_PADDING = (
+    EncoderDecoderCase(batch=2, padded=True, padding_side="left"),
+    EncoderDecoderCase(batch=2, target=4, target_padded=True, padding_side="left"),
+)
+
 _OPTIONS_OF_BERT = {
     "attention_mask": "padding",
     "token_type_ids": "token_types",
@@ -248,6 +255,8 @@ def _features_of_bert(
         return frozenset()
     names = parameters_of(getattr(model, "forward", model)) or {}
     found = {feature for name, feature in _OPTIONS_OF_BERT.items() if name in names}
+    if "padding" in found:
+        found.add("any_padding")
     subject = BertSubject(implementation=BertImplementation(name="it", function=function))
     # gradients are claimed if one reaches every parameter, right or wrong
     with suppress(Raised, Violation):
@@ -258,17 +267,25 @@ def _features_of_bert(
 
 def _is_right(implementation: Any, dtype: torch.dtype) -> bool:
     """Return whether the calls of a storage type are right under the declared profile."""
-    return _count_right(implementation, dtype) == len(_SEARCHES[implementation.operator].cases)
+    return _count_right(implementation, dtype) == len(_claimed_cases(implementation))
 
 
 def _count_right(implementation: Any, dtype: torch.dtype) -> int:
     """Return how many calls of a storage type are right under the declared profile."""
     subject, count = _unexplained(implementation), 0
-    for case in _SEARCHES[implementation.operator].cases:
+    for case in _claimed_cases(implementation):
         with suppress(Raised, Violation):
             subject.judge_case(subject.fit(case).but(dtype=dtype), "wrong")
             count += 1
     return count
+
+
+def _claimed_cases(implementation: Any) -> list[Any]:
+    """Return the first case of an operator, and the others whose features are claimed."""
+    subject = subject_of_operator(implementation)
+    first, *others = _SEARCHES[implementation.operator].cases
+    features = implementation.features
+    return [first, *(case for case in others if subject.fit(case).features <= features)]
 
 
 def _has_right_scores(implementation: Any, dtype: torch.dtype) -> bool:
@@ -392,14 +409,14 @@ _SEARCHES: dict[str, Search] = {
         cases=(SoftmaxMergeCase(rows=(3,)),), profiles=_answered(SoftmaxMergeProfile, base=LogBase)
     ),
     "bert": Search(
-        cases=(BertCase(),),
-        profiles=_answered(BertProfile),
+        cases=(BertCase(), _LEFT_PADDED, _LEFT_PADDED.but(pooled=True)),
+        profiles=_answered(BertProfile, positions=PaddedPositions, pooler=Pooled),
         features=_features_of_bert,
         dtypes=_DTYPES[:2],  # a model is judged in these alone
     ),
     "encoder_decoder": Search(
-        cases=(EncoderDecoderCase(),),
-        profiles=_answered(EncoderDecoderProfile, sinusoids=Sinusoids),
+        cases=(EncoderDecoderCase(), *_BEHIND_PADDING),
+        profiles=_answered(EncoderDecoderProfile, sinusoids=Sinusoids, positions=PaddedPositions),
         features=encoder_decoder_features,
         dtypes=_DTYPES[:2],
     ),

@@ -34,7 +34,7 @@ _PLAIN: dict[str, Any] = {
 PAGE_SIZES = (1, 3, 4, 16, 24, 64, 128, 256)
 """The page sizes that are tried."""
 
-_BY_PARAMETER = {
+BY_PARAMETER = {
     "window_size": ("causal", "window"),
     "enable_gqa": ("gqa",),
     "return_aux": ("lse",),
@@ -44,7 +44,7 @@ _BY_PARAMETER = {
     "new_key": ("append",),
 }
 
-_USES: dict[str, dict[str, Any]] = {
+USES: dict[str, dict[str, Any]] = {
     "causal": {"window": CAUSAL},
     "window": {"window": (1, 0)},
     "gqa": {"heads": 2},
@@ -92,21 +92,21 @@ def declare_packed(
     )
     given = {key for key, _ in claims.profile}
     if isinstance(declared, PagedImplementation):
-        declared = replace(declared, page_sizes=_page_sizes(declared, dtypes))
-    plain = _plain(declared)
-    accepted = tuple(dtype for dtype in dtypes if not _raises(declared, plain.but(dtype=dtype)))
+        declared = replace(declared, page_sizes=page_sizes(declared, dtypes))
+    plain = plain_case(declared)
+    accepted = tuple(dtype for dtype in dtypes if not raises_for(declared, plain.but(dtype=dtype)))
     declared = replace(declared, dtypes=claims.dtypes or accepted or dtypes[:2])
     if features is None:
         declared = replace(declared, features=_features(declared, parameters_of(function) or {}))
     found: dict[str, Any] = {}
-    for question, answer in _ANSWERS.items():
+    for question, answer in ANSWERS.items():
         if question not in given and question in declared.profile.QUESTIONS:
             found[question] = answer(declared)
             declared = replace(declared, profile=replace(declared.profile, **found))
     return declared
 
 
-def _plain(implementation: PackedImplementation) -> Any:
+def plain_case(implementation: PackedImplementation) -> Any:
     """Return a case that an implementation takes, in the first page size that it accepts."""
     case = _PLAIN[implementation.operator]
     if isinstance(implementation, PagedImplementation) and implementation.page_sizes:
@@ -115,7 +115,7 @@ def _plain(implementation: PackedImplementation) -> Any:
     return case
 
 
-def _page_sizes(
+def page_sizes(
     implementation: PagedImplementation, dtypes: Sequence[torch.dtype]
 ) -> tuple[int, ...] | None:
     """Return the page sizes whose calls raise nothing, in some storage type; None for all."""
@@ -123,7 +123,7 @@ def _page_sizes(
     accepted = tuple(
         size
         for size in PAGE_SIZES
-        if any(not _raises(implementation, plain.but(page_size=size, dtype=d)) for d in dtypes)
+        if any(not raises_for(implementation, plain.but(page_size=size, dtype=d)) for d in dtypes)
     )
     return accepted if 0 < len(accepted) < len(PAGE_SIZES) else None
 
@@ -140,7 +140,7 @@ def _call(implementation: PackedImplementation, case: Any) -> Any:
     return subject.call(subject.fit(case).draw(subject.profile)).out
 
 
-def _raises(implementation: PackedImplementation, case: Any) -> bool:
+def raises_for(implementation: PackedImplementation, case: Any) -> bool:
     """Return whether a call raises; a result of a wrong form is a finding, and no refusal."""
     subject = subject_of_operator(implementation)
     assert isinstance(subject, PackedBase)
@@ -155,12 +155,12 @@ def _raises(implementation: PackedImplementation, case: Any) -> bool:
 
 def _features(implementation: PackedImplementation, names: Any) -> frozenset[str]:
     """Return the features whose parameters a function has, and which a call may use."""
-    named = [each for name in names for each in _BY_PARAMETER.get(name, ())]
+    named = [each for name in names for each in BY_PARAMETER.get(name, ())]
     dtype = implementation.dtypes[0]
     return frozenset(
         each
         for each in named
-        if not _raises(implementation, _plain(implementation).but(dtype=dtype, **_USES[each]))
+        if not raises_for(implementation, plain_case(implementation).but(dtype=dtype, **USES[each]))
     )
 
 
@@ -168,39 +168,39 @@ def _empty_row(implementation: PackedImplementation) -> EmptyRow:
     """Return the output of the first query if there are more queries than keys."""
     if "causal" not in implementation.features:
         return EmptyRow.ZERO
-    case = _plain(implementation).but(queries=(3, 2), keys=(2, 2), window=CAUSAL)
+    case = plain_case(implementation).but(queries=(3, 2), keys=(2, 2), window=CAUSAL)
     found: EmptyRow = _first_right(implementation, [case], "empty_row", tuple(EmptyRow))
     return found
 
 
 def _empty_sequences(implementation: PackedImplementation) -> EmptySequences:
     """Return `undefined` if calls with empty sequences raise: a wrong result is a finding."""
-    dtype, plain = implementation.dtypes[0], _plain(implementation)
+    dtype, plain = implementation.dtypes[0], plain_case(implementation)
     cases = (
         plain.but(queries=(2, 0, 3), keys=(3, 0, 4)),
         plain.but(queries=(2, 2), keys=(3, 0)),
         plain.but(queries=(2, 0), keys=(3, 2)),
     )
-    raises = any(_raises(implementation, case.but(dtype=dtype)) for case in cases)
-    return EmptySequences.UNDEFINED if raises else EmptySequences.ALLOWED
+    raised = any(raises_for(implementation, case.but(dtype=dtype)) for case in cases)
+    return EmptySequences.UNDEFINED if raised else EmptySequences.ALLOWED
 
 
 def _outside_rows(implementation: PackedImplementation) -> OutsideRows:
     with suppress(Raised, Violation):
-        out = _call(implementation, _plain(implementation).but(outside=3))
-        if not bool(out[sum(_plain(implementation).queries) :].any()):
+        out = _call(implementation, plain_case(implementation).but(outside=3))
+        if not bool(out[sum(plain_case(implementation).queries) :].any()):
             return OutsideRows.ZERO
     return OutsideRows.UNDEFINED
 
 
 def _unwritten(implementation: PackedImplementation) -> MaskedNonfinite:
     """Return `propagates` if NaN in the rest of a page reaches the rows of its sequence."""
-    return _spreads(implementation, _plain(implementation).but(queries=(2, 3), columns=0))
+    return _spreads(implementation, plain_case(implementation).but(queries=(2, 3), columns=0))
 
 
 def _neighbours(implementation: PackedImplementation) -> MaskedNonfinite:
     """Return `propagates` if NaN of other sequences, or of none, reaches a row, as NaN alone."""
-    case = _plain(implementation)
+    case = plain_case(implementation)
     if isinstance(case, PagedCase):
         full = case.but(page_size=case.page_size, keys=(case.page_size, 2 * case.page_size))
         return _spreads(implementation, full.but(past=Past.POISONED))
@@ -224,7 +224,7 @@ def _spreads(implementation: PackedImplementation, case: Any) -> MaskedNonfinite
 def _lse_layout(implementation: PackedImplementation) -> LseLayout:
     if "lse" not in implementation.features:
         return LseLayout.HEADS_FIRST
-    case = _plain(implementation).but(heads=2, kv_heads=2, lse=True)
+    case = plain_case(implementation).but(heads=2, kv_heads=2, lse=True)
     found: LseLayout = _first_right(implementation, [case], "lse_layout", tuple(LseLayout))
     return found
 
@@ -236,7 +236,7 @@ def _rounding(implementation: PackedImplementation) -> RoundingLevel:
     """
     families = (Values.NORMAL, Values.PEAKED, Values.CANCELLATION, Values.OFFSET, Values.NEGATIVE)
     cases = [
-        _plain(implementation).but(dtype=dtype, values=family, seed=seed, **_NUMEROUS)
+        plain_case(implementation).but(dtype=dtype, values=family, seed=seed, **_NUMEROUS)
         for dtype in implementation.dtypes
         for family in families
         for seed in (0, 1)
@@ -265,7 +265,7 @@ def _first_right(
     return answers[0]
 
 
-_ANSWERS: dict[str, Callable[[PackedImplementation], Any]] = {
+ANSWERS: dict[str, Callable[[PackedImplementation], Any]] = {
     "empty_sequences": _empty_sequences,
     "neighbours": _neighbours,
     "unwritten": _unwritten,

@@ -6,12 +6,13 @@ import torch
 from hypothesis import strategies as st
 
 from attnspec.conformance.comparison.close import check_close
-from attnspec.conformance.comparison.violation import NotClaimed, Violation
+from attnspec.conformance.comparison.violation import Violation
 from attnspec.conformance.laws.law import law
 from attnspec.conformance.operators.bert.case import ACTS, BertCase, cases
 from attnspec.conformance.operators.bert.subject import BertSubject
 from attnspec.conformance.operators.built_model import AXES
 from attnspec.conformance.operators.gated_mlp.subject import Allowed
+from attnspec.conformance.operators.padding import SIDES, without_padding
 
 F32 = torch.float32
 PINNED = (
@@ -77,6 +78,33 @@ def law_every_position_reads_the_whole_text(subject: BertSubject, case: BertCase
         subject.judge(case, weights, each, "a position does not read the whole text")
 
 
+def _check_alone(subject: BertSubject, case: BertCase, message: str) -> None:
+    """Check that each text gives what it gives alone, at its positions, whatever its padding is."""
+    weights, inputs = case.draw_parameters(), case.draw()
+    subject.judge(case, weights, inputs, message)
+    ids, mask = inputs["input_ids"], inputs["attention_mask"]
+    other = {**inputs, "input_ids": torch.where(mask.bool(), ids, (ids + 1) % case.vocab)}
+    got = subject.call(case, weights, other)["logits"].double()
+    bound = subject.expect(case, weights, other)["logits"].bound
+    table = "bert.embeddings.position_embeddings.weight"
+    for text in range(case.batch):
+        slots, words, places = without_padding(ids, mask, text, subject.profile.positions)
+        rows = weights[table].clone()
+        rows[: len(places)] = weights[table][places]
+        alone = {name: each[text, slots][None] for name, each in inputs.items()}
+        del alone["attention_mask"]
+        expected = subject.expect(case, {**weights, table: rows}, {**alone, "input_ids": words})
+        check_close(
+            got[text, slots],
+            expected["logits"].value[0],
+            expected["logits"].bound[0] + bound[text, slots],
+            what=f"logits of text {text}",
+            message=message,
+            axes=AXES[1:],
+            places={"position": slots},
+        )
+
+
 @law(
     "ENC-4",
     pinned=tuple(
@@ -84,37 +112,13 @@ def law_every_position_reads_the_whole_text(subject: BertSubject, case: BertCase
         for seed, length in enumerate((2, 4, 6))
         for dtype in (torch.float64, F32)
     ),
-    explore=_with(padded=True),
+    explore=_with(padded=True, padding_side="right"),
     needs=("padding",),
     cost=4.0,
 )
 def law_a_padded_token_reaches_nothing(subject: BertSubject, case: BertCase) -> None:
     """ENC-4: each text gives what it gives alone, whatever ids its padding has."""
-    weights, inputs = case.draw_parameters(), case.draw()
-    message = "padding changes a real position"
-    subject.judge(case, weights, inputs, message)
-    is_real = inputs["attention_mask"].bool()
-    other = dict(inputs)
-    other["input_ids"] = torch.where(
-        is_real, inputs["input_ids"], (inputs["input_ids"] + 1) % case.vocab
-    )
-    got = subject.call(case, weights, other)["logits"].double()
-    bound = subject.expect(case, weights, other)["logits"].bound
-    for text, length in enumerate(case.lengths):
-        alone = {
-            name: each[text : text + 1, :length]
-            for name, each in inputs.items()
-            if name != "attention_mask"
-        }
-        expected = subject.expect(case, weights, alone)["logits"]
-        check_close(
-            got[text, :length],
-            expected.value[0],
-            expected.bound[0] + bound[text, :length],
-            what=f"logits of text {text}",
-            message=message,
-            axes=AXES[1:],
-        )
+    _check_alone(subject, case, "padding changes a real position")
 
 
 @law(
@@ -274,21 +278,55 @@ def law_every_gradient_of_an_encoder_equals_the_definition(
     subject: BertSubject, case: BertCase
 ) -> None:
     """ENC-14: the gradient of each parameter is right, and sums both uses of the token table."""
+    subject.judge_gradients(case)
+
+
+ANYWHERE = tuple(
+    BertCase(
+        layers=2,
+        heads=2,
+        batch=3,
+        length=length,
+        padded=True,
+        padding_side=side,
+        typed=is_typed,
+        dtype=dtype,
+        seed=seed,
+    )
+    for seed, (length, is_typed) in enumerate(((2, False), (4, True), (6, False)))
+    for side in ("left", "anywhere")
+    for dtype in (torch.float64, F32)
+)
+
+
+@law(
+    "ENC-15",
+    pinned=(
+        BertCase(batch=2, length=3, padded=True, padding_side="left", seed=1),
+        *ANYWHERE,
+    ),
+    explore=_with(padded=True, padding_side=st.sampled_from(SIDES[1:])),
+    needs=("any_padding",),
+    cost=4.0,
+)
+def law_padding_anywhere_leaves_tokens_what_they_have_alone(
+    subject: BertSubject, case: BertCase
+) -> None:
+    """ENC-15: real tokens give what they give alone, with the positions that are declared."""
+    _check_alone(subject, case, "padding before or between tokens changes them")
+
+
+@law(
+    "ENC-16",
+    pinned=tuple(case.but(layers=1, pooled=True) for case in ANYWHERE),
+    explore=_with(pooled=True, padded=True, padding_side=st.sampled_from(SIDES[1:])),
+    needs=("any_padding", "pooler"),
+)
+def law_the_pooler_reads_the_declared_slot_of_a_padded_text(
+    subject: BertSubject, case: BertCase
+) -> None:
+    """ENC-16: a pooler reads the first slot, or the first real token, as is declared."""
+    slot = subject.profile.pooler.replace("_", " ")
     weights, inputs = case.draw_parameters(), case.draw()
-    got = subject.gradients(case, weights, inputs)
-    is_evidence = True
-    # the head first, where a wrong gradient begins
-    for name, allowed in subject.expect_gradients(case, weights, inputs).items():
-        check_close(
-            got[name],
-            allowed.value,
-            allowed.bound,
-            what=f"gradient of {name}",
-            message="a gradient is wrong",
-            axes=("row", "channel")[-allowed.value.dim() :],
-        )
-        largest = float(allowed.value.abs().max())
-        # the gradient of the keys' biases is zero, and no row of an unused table has one
-        is_evidence &= largest < 1e-9 or float(allowed.bound.max()) < largest / 2
-    if not is_evidence:
-        raise NotClaimed("the bound of these gradients is wider than the gradients")
+    message = f"the pooler does not read the {slot}"
+    subject.judge(case, weights, inputs, message, only="pooled")

@@ -38,6 +38,7 @@ PINNED = (
     EncoderDecoderCase(encoder_heads=2, decoder_heads=1, dtype=F32, seed=2),
     TWO.but(seed=3),
     TWO.but(learned=True, act="gelu_new", target=7, seed=4),
+    TWO.but(encoder_layers=3, dtype=F32, seed=5),
 )
 """Cases without masks and without options."""
 
@@ -279,3 +280,35 @@ def law_an_encoder_decoder_leaves_its_parameters_as_they_are(
     for name, each in given.items():
         if not torch.equal(each, weights[name]):
             raise Violation(f"{name} is written to")
+
+
+_TRAINED = EncoderDecoderCase(scaled=False, epsilon=0.25, backward=True)
+GRADIENTS = (
+    _TRAINED.but(source=2, target=1, d_model=2, decoder_heads=1),
+    _TRAINED.but(norm_first=True, source=2, target=2, dtype=F32, seed=1),
+    _TRAINED.but(scaled=True, act="gelu", encoder_heads=2, batch=2, seed=1),
+    _TRAINED.but(learned=True, target=5, decoder_layers=2, act="gelu_new", seed=2),
+    _TRAINED.but(norm_first=True, final_norm=True, encoder_layers=2, act="gelu", seed=3),
+    _TRAINED.but(norm_first=True, learned=True, decoder_layers=2, encoder_layers=2, seed=5),
+    _TRAINED.but(padded=True, target_padded=True, batch=3, source=5, target=4, seed=5),
+)
+
+
+@law(
+    "CRS-21",
+    pinned=GRADIENTS,
+    explore=source_of(
+        backward=True,
+        scaled=False,
+        encoder_layers=st.integers(1, 2),
+        decoder_layers=st.integers(1, 2),
+        epsilon=st.sampled_from([0.25, 1e-5]),
+    ),
+    needs=("gradients",),
+    cost=4.0,
+)
+def law_every_gradient_of_an_encoder_decoder_equals_the_definition(
+    subject: EncoderDecoderSubject, case: EncoderDecoderCase
+) -> None:
+    """CRS-21: the gradient of each parameter is right, summed over all uses of table and source."""
+    subject.judge_gradients(case)

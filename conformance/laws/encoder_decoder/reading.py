@@ -13,6 +13,8 @@ from attnspec.conformance.laws.law import law
 from attnspec.conformance.operators.built_model import AXES
 from attnspec.conformance.operators.encoder_decoder.case import EncoderDecoderCase, cases
 from attnspec.conformance.operators.encoder_decoder.subject import EncoderDecoderSubject
+from attnspec.conformance.operators.padding import SIDES, without_padding
+from attnspec.spec.padding import PaddedPositions
 
 
 @law(
@@ -44,10 +46,11 @@ def law_no_logit_depends_on_later_target_tokens(
     other = {**inputs, "decoder_input_ids": changed}
     second = subject.judge(case, weights, other, message)["logits"].double()
     bound = 2 * subject.expect(case, weights, inputs)["logits"].bound
+    is_real = subject.is_real("logits", first, inputs)[:, :-1]
     check_close(
-        second[:, :-1],
-        first[:, :-1],
-        bound[:, :-1],
+        torch.where(is_real, second[:, :-1], 0.0),
+        torch.where(is_real, first[:, :-1], 0.0),
+        torch.where(is_real, bound[:, :-1], 0.0),
         what="logits before the last target token",
         message=message,
         axes=AXES,
@@ -66,13 +69,27 @@ def law_every_target_position_reads_the_whole_source(
         subject.judge(case, weights, each, "a target position does not read the whole source")
 
 
-def _alone(case: EncoderDecoderCase, inputs: Any, text: int) -> dict[str, torch.Tensor]:
-    """Return the inputs of one pair of a batch, without padding and masks."""
-    source, target = case.source_lengths[text], case.target_lengths[text]
-    return {
-        "input_ids": inputs["input_ids"][text : text + 1, :source],
-        "decoder_input_ids": inputs["decoder_input_ids"][text : text + 1, :target],
-    }
+_SIDES = (("input_ids", "attention_mask"), ("decoder_input_ids", "decoder_attention_mask"))
+
+
+def _alone(
+    subject: EncoderDecoderSubject, case: EncoderDecoderCase, weights: Any, inputs: Any, text: int
+) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor], torch.Tensor]:
+    """Return one pair of a batch without padding and masks, and the slots of its target tokens.
+
+    The tables of positions begin with the rows that the tokens have in the batch.
+    """
+    alone, tables = {}, dict(weights)
+    slots = torch.tensor([], dtype=torch.long)
+    for side, (name, mask) in zip(("encoder", "decoder"), _SIDES, strict=True):
+        ids = inputs[name]
+        real = inputs.get(mask, torch.ones_like(ids))
+        slots, alone[name], places = without_padding(ids, real, text, subject.profile.positions)
+        if case.learned:
+            table = f"model.{side}.embed_positions.weight"
+            tables[table] = weights[table].clone()
+            tables[table][2 : 2 + len(places)] = weights[table][2 + places]
+    return tables, alone, slots
 
 
 def _check_alone(subject: EncoderDecoderSubject, case: EncoderDecoderCase, message: str) -> None:
@@ -80,26 +97,33 @@ def _check_alone(subject: EncoderDecoderSubject, case: EncoderDecoderCase, messa
     weights, inputs = case.draw_parameters(), case.draw()
     subject.judge(case, weights, inputs, message)
     other = dict(inputs)
-    for ids, mask in (
-        ("input_ids", "attention_mask"),
-        ("decoder_input_ids", "decoder_attention_mask"),
-    ):
+    for ids, mask in _SIDES:
         if mask in inputs:
             changed = (inputs[ids] + 1) % case.vocab
             other[ids] = torch.where(inputs[mask].bool(), inputs[ids], changed)
     got = subject.call(case, weights, other)["logits"].double()
     bound = subject.expect(case, weights, other)["logits"].bound
+    if not (case.learned or _has_positions_of_its_own(subject, case)):
+        return
     single = case.but(batch=1, padded=False, target_padded=False)
-    for text, length in enumerate(case.target_lengths):
-        expected = subject.expect(single, weights, _alone(case, inputs, text))["logits"]
+    for text in range(case.batch):
+        tables, alone, slots = _alone(subject, case, weights, inputs, text)
+        expected = subject.expect(single, tables, alone)["logits"]
         check_close(
-            got[text, :length],
+            got[text, slots],
             expected.value[0],
-            expected.bound[0] + bound[text, :length],
+            expected.bound[0] + bound[text, slots],
             what=f"logits of text {text}",
             message=message,
             axes=AXES[1:],
+            places={"position": slots},
         )
+
+
+def _has_positions_of_its_own(subject: EncoderDecoderSubject, case: EncoderDecoderCase) -> bool:
+    """Return whether the tokens of a text have the positions that they have alone."""
+    counted = subject.profile.positions is PaddedPositions.REAL_TOKENS
+    return counted or case.padding_side == "right"
 
 
 @law(
@@ -112,7 +136,7 @@ def _check_alone(subject: EncoderDecoderSubject, case: EncoderDecoderCase, messa
         for is_learned in (False, True)
         for dtype in (torch.float64, F32)
     ),
-    explore=source_of(padded=True),
+    explore=source_of(padded=True, target_padded=False, padding_side="right"),
     needs=("padding",),
     cost=4.0,
 )
@@ -133,7 +157,7 @@ def law_padding_of_the_source_reaches_nothing(
         for is_learned in (False, True)
         for dtype in (torch.float64, F32)
     ),
-    explore=source_of(target_padded=True),
+    explore=source_of(target_padded=True, padding_side="right"),
     needs=("target_padding",),
     cost=4.0,
 )
@@ -167,10 +191,11 @@ def law_a_reversed_source_with_reversed_positions_gives_the_same_logits(
         subject.expect(case, *each)["logits"].bound
         for each in ((weights, inputs), (turned, backwards))
     ]
+    is_real = subject.is_real("logits", first, inputs)
     check_close(
-        second,
-        first,
-        bounds[0] + bounds[1],
+        torch.where(is_real, second, 0.0),
+        torch.where(is_real, first, 0.0),
+        torch.where(is_real, bounds[0] + bounds[1], 0.0),
         what="logits of the reversed source",
         message="the order of the source matters beside its positions",
         axes=AXES,
@@ -262,3 +287,51 @@ def law_each_target_reads_its_own_source(
 ) -> None:
     """CRS-19: each pair of a batch gives what it gives alone."""
     _check_alone(subject, case, "a target reads the source of another text")
+
+
+def _anywhere(**padded: Any) -> tuple[EncoderDecoderCase, ...]:
+    """Return cases whose padding lies before or between tokens."""
+    return tuple(
+        EncoderDecoderCase(
+            batch=3,
+            source=length,
+            target=length + 1,
+            padding_side=side,
+            learned=is_learned,
+            dtype=dtype,
+            seed=seed,
+            **padded,
+        )
+        for seed, length in enumerate((2, 4, 6))
+        for side in ("left", "anywhere")
+        for is_learned in (False, True)
+        for dtype in (torch.float64, F32)
+    )
+
+
+@law(
+    "CRS-22",
+    pinned=_anywhere(padded=True),
+    explore=source_of(padded=True, target_padded=False, padding_side=st.sampled_from(SIDES[1:])),
+    needs=("any_padding",),
+    cost=4.0,
+)
+def law_padding_of_the_source_may_lie_anywhere(
+    subject: EncoderDecoderSubject, case: EncoderDecoderCase
+) -> None:
+    """CRS-22: the encoder and cross-attention hide padding before and between tokens."""
+    _check_alone(subject, case, "padding before or between tokens of the source changes a logit")
+
+
+@law(
+    "CRS-23",
+    pinned=_anywhere(target_padded=True),
+    explore=source_of(padded=False, target_padded=True, padding_side=st.sampled_from(SIDES[1:])),
+    needs=("any_target_padding",),
+    cost=4.0,
+)
+def law_padding_of_the_target_may_lie_anywhere(
+    subject: EncoderDecoderSubject, case: EncoderDecoderCase
+) -> None:
+    """CRS-23: real tokens of the target read what they read alone, wherever its padding lies."""
+    _check_alone(subject, case, "padding before or between tokens of the target changes a logit")

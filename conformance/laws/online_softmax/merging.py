@@ -4,8 +4,9 @@ import torch
 from hypothesis import strategies as st
 
 from attnspec.conformance.comparison.close import check_close
-from attnspec.conformance.comparison.violation import Violation
+from attnspec.conformance.comparison.violation import Explained
 from attnspec.conformance.laws.law import law
+from attnspec.conformance.operators.explained import explained_by
 from attnspec.conformance.operators.online_softmax.bounds import Bounds, merge_bounds
 from attnspec.conformance.operators.online_softmax.case import (
     LAYOUTS,
@@ -65,12 +66,13 @@ def law_merged_parts_may_change_places(
     """ONL-16: the parts in the other order give the same results."""
     a, b = case.draw(subject.profile.base)
     bound = subject.expect(a, b).bounds
-    _check_alike(
-        subject.call(b, a),
-        subject.call(a, b),
-        bound.plus(bound),
-        "the second part before the first gives another result",
-    )
+    with explained_by(subject, subject.cause, (a, b), (b, a)):
+        _check_alike(
+            subject.call(b, a),
+            subject.call(a, b),
+            bound.plus(bound),
+            "the second part before the first gives another result",
+        )
 
 
 @law("ONL-17", pinned=WIDE, explore=_finite, cost=4.0)
@@ -82,7 +84,8 @@ def law_parts_merge_in_any_grouping(subject: SoftmaxMergeSubject, case: SoftmaxM
     left, right = subject.call(first, c), subject.call(a, last)
     bound = _of_two(subject, a, b, first, c).plus(_of_two(subject, b, c, last, a))
     bound = bound.plus(merge_bounds(*first, *c, base)).plus(merge_bounds(*a, *last, base))
-    _check_alike(left, right, bound, "the grouping of three parts changes the result")
+    with explained_by(subject, subject.cause, (a, b), (b, c), (first, c), (a, last)):
+        _check_alike(left, right, bound, "the grouping of three parts changes the result")
 
 
 def _of_two(
@@ -167,4 +170,4 @@ def law_parts_are_read_by_their_strides_and_stay_as_they_are(
     for name, now, then in zip("ab", parts, before, strict=True):
         for word, one, two in zip(("out", "lse"), now, then, strict=True):
             if not torch.equal(one, two):
-                raise Violation(f"{word}_{name} is written to")
+                raise Explained(f"{word}_{name} is written to")

@@ -11,7 +11,10 @@ GITHUB = "https://github.com"
 
 
 @additive_mistake(
-    "own-add-no-tanh", "the tanh is left out", killed_by="additive-attention-equals-the-definition"
+    "ADD-04",
+    "the tanh is left out",
+    killed_by="additive-attention-equals-the-definition",
+    source=f"{GITHUB}/AuCson/PyTorch-Batch-Attention-Seq2seq/issues/3",
 )
 class NoTanh(PlainAdditiveAttention):
     def squash(self, x: torch.Tensor) -> torch.Tensor:
@@ -29,9 +32,10 @@ class Logistic(PlainAdditiveAttention):
 
 
 @additive_mistake(
-    "own-add-softmax-over-queries",
+    "ADD-03",
     "the softmax runs over the queries",
     killed_by="additive-weights-sum-to-one",
+    source=f"{GITHUB}/PetrochukM/PyTorch-NLP/issues/2",
 )
 class SoftmaxOverQueries(PlainAdditiveAttention):
     def weights(self, scores: torch.Tensor) -> torch.Tensor:

@@ -1,27 +1,43 @@
 """Encoder-decoders with one mistake each, as mutants."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from attnspec.conformance.mutants.registry import plant
 from attnspec.conformance.operators.encoder_decoder.steps import Steps
-from attnspec.spec.encoder_decoder import EncoderDecoderImplementation
+from attnspec.spec.encoder_decoder import EncoderDecoderImplementation, EncoderDecoderProfile
 
 
-def correct(name: str = "correct", base: type[Steps] = Steps) -> EncoderDecoderImplementation:
+def correct(
+    name: str = "correct",
+    base: type[Steps] = Steps,
+    profile: EncoderDecoderProfile | None = None,
+) -> EncoderDecoderImplementation:
     """Return the declaration of an encoder-decoder of a base, with every feature."""
-    features = EncoderDecoderImplementation.FEATURES
-    return EncoderDecoderImplementation(name=name, function=base, features=features)
+    # a class is found again by its name, and follows the default by itself
+    function: Any = base if profile is None else partial(base, profile=profile)
+    return EncoderDecoderImplementation(
+        name=name,
+        function=function,
+        features=EncoderDecoderImplementation.FEATURES,
+        profile=profile or EncoderDecoderProfile(),
+    )
 
 
 def encoder_decoder_mistake(
-    identifier: str, base: type[Steps], *, killed_by: str, source: str = ""
+    identifier: str,
+    base: type[Steps],
+    *,
+    killed_by: str,
+    source: str = "",
+    profile: EncoderDecoderProfile | None = None,
 ) -> None:
-    """Plant a class as a mutant, whose title is that of the class."""
+    """Plant a class as a mutant, whose title is that of the class, and which declares a profile."""
     plant(
         id=identifier,
         title=base.title,
-        subject=correct(identifier, base),
+        subject=correct(identifier, base, profile),
         killed_by=killed_by,
         source=source,
     )

@@ -5,6 +5,8 @@ import torch
 from attnspec.conformance.mutants.bases.bert import bert_mistake, encoder_mistake
 from attnspec.conformance.operators.bert import mistakes
 from attnspec.conformance.operators.bert.steps import Steps
+from attnspec.spec.encoder import BertProfile, Pooled
+from attnspec.spec.padding import PaddedPositions
 
 GITHUB = "https://github.com"
 _STATES = "every-state-of-an-encoder-equals-the-definition"
@@ -14,7 +16,43 @@ _POOLER = "the-pooler-reads-the-first-position"
 _EMBEDDINGS = "embeddings-are-a-normalized-sum"
 _ACTIVATION = "an-encoder-uses-the-configured-activation"
 _PADDING = "a-padded-token-reaches-nothing"
+_ANY_PADDING = "padding-anywhere-leaves-tokens-what-they-have-alone"
+_POOLED_WITH_PADDING = "the-pooler-reads-the-declared-slot-of-a-padded-text"
 _TYPES = "token-types-add-their-row"
+_EPSILON = "an-encoder-adds-the-configured-epsilon"
+_DEFAULT = BertProfile()
+
+_PUBLIC: tuple[tuple[str, type[Steps], str, str, BertProfile], ...] = (
+    ("ENC-01", mistakes.FixedEpsilon, _EPSILON, "keras-team/keras-hub/issues/642", _DEFAULT),
+    (
+        "ENC-02",
+        mistakes.TanhGELU,
+        _ACTIVATION,
+        "huggingface/text-embeddings-inference/pull/753",
+        _DEFAULT,
+    ),
+    (
+        "ENC-03",
+        mistakes.PoolsFirstSlot,
+        _POOLED_WITH_PADDING,
+        "huggingface/sentence-transformers/issues/3208",
+        BertProfile(pooler=Pooled.FIRST_REAL_TOKEN),
+    ),
+    (
+        "ENC-04",
+        mistakes.PositionsOfSlots,
+        _ANY_PADDING,
+        "huggingface/transformers/issues/1761",
+        BertProfile(positions=PaddedPositions.REAL_TOKENS),
+    ),
+    ("ENC-05", mistakes.MaskAsLength, _ANY_PADDING, "pytorch/pytorch/pull/79927", _DEFAULT),
+    ("ENC-06", mistakes.Unscaled, _HEADS, "mlc-ai/mlc-llm/pull/3426", _DEFAULT),
+    ("ENC-07", mistakes.ScaleOfModel, _HEADS, "omihub777/ViT-CIFAR/pull/11", _DEFAULT),
+    ("ENC-08", mistakes.NoTypes, _TYPES, "deeppavlov/DeepPavlov/issues/1312", _DEFAULT),
+    ("ENC-09", mistakes.NoTransform, _LOGITS, "huggingface/transformers/issues/12215", _DEFAULT),
+)
+for identifier, base, law, thread, profile in _PUBLIC:
+    bert_mistake(identifier, base, killed_by=law, source=f"{GITHUB}/{thread}", profile=profile)
 
 for identifier, base, law in (
     ("own-enc-causal", mistakes.Causal, "every-position-reads-the-whole-text"),
@@ -23,7 +61,6 @@ for identifier, base, law in (
     ("own-enc-erf-gelu", mistakes.ErfGELU, _ACTIVATION),
     ("own-enc-no-mask", mistakes.NoMask, _PADDING),
     ("own-enc-lowered-padding", mistakes.LoweredPadding, _PADDING),
-    ("own-enc-no-types", mistakes.NoTypes, _TYPES),
     ("own-enc-no-type-row", mistakes.NoTypeRow, _TYPES),
     ("own-enc-no-positions", mistakes.NoPositions, _EMBEDDINGS),
     (
@@ -32,30 +69,16 @@ for identifier, base, law in (
         "a-reversed-text-with-reversed-positions-is-reversed",
     ),
     ("own-enc-no-embedding-norm", mistakes.NoEmbeddingNorm, _EMBEDDINGS),
-    ("own-enc-scale-of-model", mistakes.ScaleOfModel, _HEADS),
-    ("own-enc-unscaled", mistakes.Unscaled, _HEADS),
     ("own-enc-interleaved", mistakes.HeadsInterleaved, _HEADS),
     ("own-enc-pools-last", mistakes.PoolsLast, _POOLER),
+    ("own-enc-positions-of-real-tokens", mistakes.PositionsOfRealTokens, _ANY_PADDING),
+    ("own-enc-pools-first-real-token", mistakes.PoolsFirstRealToken, _POOLED_WITH_PADDING),
     ("own-enc-pools-mean", mistakes.PoolsMean, _POOLER),
     ("own-enc-pools-linearly", mistakes.PoolsLinearly, _POOLER),
     ("own-enc-no-head-norm", mistakes.NoHeadNorm, _LOGITS),
-    ("own-enc-no-transform", mistakes.NoTransform, _LOGITS),
     ("own-enc-no-head-bias", mistakes.NoHeadBias, _LOGITS),
 ):
     bert_mistake(identifier, base, killed_by=law)
-
-bert_mistake(
-    "ENC-01",
-    mistakes.FixedEpsilon,
-    killed_by="an-encoder-adds-the-configured-epsilon",
-    source=f"{GITHUB}/keras-team/keras-hub/issues/642",
-)
-bert_mistake(
-    "ENC-02",
-    mistakes.TanhGELU,
-    killed_by=_ACTIVATION,
-    source=f"{GITHUB}/huggingface/text-embeddings-inference/pull/753",
-)
 
 
 @encoder_mistake(
@@ -74,8 +97,10 @@ class Recency(Steps):
 class InPlace(Steps):
     title = "the row of type zero is added to the token table in place"
 
-    def embed(self, ids: torch.Tensor, types: torch.Tensor | None) -> torch.Tensor:
-        embedded = super().embed(ids, types)
+    def embed(
+        self, ids: torch.Tensor, types: torch.Tensor | None, places: torch.Tensor
+    ) -> torch.Tensor:
+        embedded = super().embed(ids, types, places)
         table = self.weights["bert.embeddings.word_embeddings.weight"]
         table += self.weights["bert.embeddings.token_type_embeddings.weight"][0]
         return embedded

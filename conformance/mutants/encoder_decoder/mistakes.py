@@ -10,6 +10,8 @@ from attnspec.conformance.mutants.bases.encoder_decoder import (
 )
 from attnspec.conformance.operators.encoder_decoder import mistakes
 from attnspec.conformance.operators.encoder_decoder.steps import Pair, Steps
+from attnspec.spec.encoder_decoder import EncoderDecoderProfile
+from attnspec.spec.padding import PaddedPositions
 
 GITHUB = "https://github.com"
 _EMBEDDINGS = "embeddings-of-both-sides-are-scaled-rows-plus-positions"
@@ -22,6 +24,8 @@ _LATER = "no-logit-depends-on-later-target-tokens"
 _SOURCE = "every-target-position-reads-the-whole-source"
 _PADDING = "padding-of-the-source-reaches-nothing"
 _TARGET = "padding-of-the-target-reaches-no-real-position"
+_ANY_PADDING = "padding-of-the-source-may-lie-anywhere"
+_ANY_TARGET_PADDING = "padding-of-the-target-may-lie-anywhere"
 _LOGITS = "logits-of-a-decoder-equal-the-definition"
 _HEADS = "heads-of-each-attention-are-runs-of-channels"
 _ACTIVATION = "both-sides-use-the-configured-activation"
@@ -38,9 +42,19 @@ _PUBLIC: tuple[tuple[str, type[Steps], str, str], ...] = (
     ("CRS-04", mistakes.CosinesOfSines, _SINUSOIDS, "huggingface/transformers/issues/11724"),
     ("CRS-05", mistakes.CrossReadsPadding, _PADDING, "huggingface/transformers/pull/47946"),
     ("CRS-06", mistakes.StepHidesItself, _STEPS, "harvard-edge/cs249r_book/pull/1953"),
+    ("CRS-11", mistakes.NoHeadBias, _LOGITS, "OpenNMT/CTranslate2/pull/833"),
+    ("CRS-12", mistakes.NoCross, _DECODER, "huggingface/transformers/pull/4680"),
 )
 for identifier, base, law, thread in _PUBLIC:
     encoder_decoder_mistake(identifier, base, killed_by=law, source=f"{GITHUB}/{thread}")
+
+encoder_decoder_mistake(
+    "CRS-10",
+    mistakes.PositionsOfSlots,
+    killed_by=_ANY_PADDING,
+    source=f"{GITHUB}/huggingface/transformers/issues/19581",
+    profile=EncoderDecoderProfile(positions=PaddedPositions.REAL_TOKENS),
+)
 
 _OTHERS: tuple[tuple[str, type[Steps], str], ...] = (
     ("own-crs-always-scaled", mistakes.AlwaysScaled, _EMBEDDINGS),
@@ -53,7 +67,6 @@ _OTHERS: tuple[tuple[str, type[Steps], str], ...] = (
     ("own-crs-causal-encoder", mistakes.CausalEncoder, _ENCODER),
     ("own-crs-no-residual", mistakes.NoResidual, _ENCODER),
     ("own-crs-no-cross-residual", mistakes.NoCrossResidual, _DECODER),
-    ("own-crs-no-cross", mistakes.NoCross, _DECODER),
     ("own-crs-cross-after-mlp", mistakes.CrossAfterMLP, _DECODER),
     ("own-crs-reads-embeddings", mistakes.ReadsEmbeddings, _MEMORY),
     ("own-crs-reads-same-block", mistakes.ReadsSameBlock, _MEMORY),
@@ -62,7 +75,8 @@ _OTHERS: tuple[tuple[str, type[Steps], str], ...] = (
     ("own-crs-causal-cross", mistakes.CausalCross, _SOURCE),
     ("own-crs-encoder-reads-padding", mistakes.EncoderReadsPadding, _PADDING),
     ("own-crs-mask-replaces-causal", mistakes.MaskReplacesCausal, _TARGET),
-    ("own-crs-no-head-bias", mistakes.NoHeadBias, _LOGITS),
+    ("own-crs-mask-as-length", mistakes.MaskAsLength, _ANY_PADDING),
+    ("own-crs-positions-of-real-tokens", mistakes.PositionsOfRealTokens, _ANY_TARGET_PADDING),
     ("own-crs-scaled-head", mistakes.ScaledHead, _LOGITS),
     ("own-crs-scale-of-model", mistakes.ScaleOfModel, _HEADS),
     ("own-crs-unscaled", mistakes.Unscaled, _HEADS),
@@ -130,3 +144,71 @@ class InPlace(Steps):
         table = self.weights["model.shared.weight"]
         table *= self.config.d_model**0.5
         return states
+
+
+_GRADIENTS = "every-gradient-of-an-encoder-decoder-equals-the-definition"
+
+
+@cross_mistake(
+    "CRS-08", killed_by=_GRADIENTS, source=f"{GITHUB}/rsarxiv/seq2seq-attention/issues/7"
+)
+class DetachedMemory(Steps):
+    title = "no gradient passes from cross-attention to the encoder"
+
+    def memory(self, encoded: list[torch.Tensor], layer: int) -> torch.Tensor:
+        return super().memory(encoded, layer).detach()
+
+
+@cross_mistake("CRS-09", killed_by=_GRADIENTS, source=f"{GITHUB}/NVIDIA/Megatron-LM/issues/1548")
+class DetachedHead(Steps):
+    title = "the token table lacks the gradient of the head"
+
+    def logits(self, x: torch.Tensor) -> torch.Tensor:
+        head = torch.nn.functional.linear(x, self.weights["model.shared.weight"].detach())
+        return head + self.weights["final_logits_bias"]
+
+
+@cross_mistake("own-crs-last-block-trains-the-encoder", killed_by=_GRADIENTS)
+class LastBlockTrainsTheEncoder(Steps):
+    title = "the encoder gets the gradient of the last block of the decoder alone"
+
+    def memory(self, encoded: list[torch.Tensor], layer: int) -> torch.Tensor:
+        states = super().memory(encoded, layer)
+        return states if layer == self.config.decoder_layers - 1 else states.detach()
+
+
+@cross_mistake("own-crs-detached-keys", killed_by=_GRADIENTS)
+class DetachedKeys(Steps):
+    title = "the encoder gets the gradient of the values of cross-attention, not of the keys"
+
+    def pair(self, x: torch.Tensor, name: str) -> Pair:
+        keys, values = super().pair(x, name)
+        if name.endswith("encoder_attn"):
+            keys = super().pair(x.detach(), name)[0]
+        return keys, values
+
+
+@cross_mistake("own-crs-unscaled-gradient", killed_by=_GRADIENTS)
+class UnscaledGradient(Steps):
+    title = "the gradients of queries and keys lack the scale of the scores"
+
+    def attend(self, name: str, x: torch.Tensor, pair: Pair, hidden: torch.Tensor) -> torch.Tensor:
+        query = self.split(self.linear(x, f"{name}.q_proj"), name)
+        plain = query @ pair[0].mT
+        # forward the scaled scores, backward the plain ones
+        scores = plain + ((self.scale(query.shape[-1]) - 1) * plain).detach()
+        weights = torch.softmax(scores.masked_fill(hidden, -torch.inf), -1)
+        mixed = (weights @ pair[1]).transpose(1, 2).flatten(-2)
+        return self.linear(mixed, f"{name}.out_proj")
+
+
+@cross_mistake("own-crs-unscaled-table-gradient", killed_by=_GRADIENTS)
+class UnscaledTableGradient(Steps):
+    title = "the gradient of the token table lacks the factor of the embeddings"
+
+    def embed(self, ids: torch.Tensor, side: str, places: torch.Tensor) -> torch.Tensor:
+        embedded = super().embed(ids, side, places)
+        if self.config.position_embedding != "sinusoidal":
+            return embedded
+        rows = torch.nn.functional.embedding(ids, self.weights["model.shared.weight"])
+        return embedded.detach() + rows - rows.detach()

@@ -1,5 +1,6 @@
 """Names of wrong additive attentions: what an output is instead of the mean by additive scores."""
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 
 import torch
@@ -22,7 +23,8 @@ def explanation(got: torch.Tensor, exact: Tensors, expected: Allowed) -> str:
         expected: the right output.
     """
     bound = _WIDER * expected.bound
-    for name, wrong in _others(exact):
+    wide = torch.float64 if got.dtype == torch.float64 else torch.float32
+    for name, wrong in _others(exact, wide):
         near = ((got.double() - wrong).abs() <= bound) | (got.isnan() & wrong.isnan())
         is_other = ((wrong - expected.value).abs() > 4 * bound).any() or wrong.isnan().any()
         if bool(near.all()) and bool(is_other):
@@ -55,8 +57,13 @@ def _mean(
     return weights(scale * (squash(hidden) @ exact["w_score"]), mask) @ exact["value"]
 
 
-def _others(exact: Tensors) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield the outputs of wrong functions, with their names."""
+def _others(exact: Tensors, wide: torch.dtype) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield the outputs of wrong functions, with their names.
+
+    Args:
+        exact: the operands in float64.
+        wide: the type of exponentials that may overflow.
+    """
     for name, squash in (
         ("the tanh is left out", lambda x: x),
         ("the hidden channels are those of a logistic function", torch.sigmoid),
@@ -66,6 +73,29 @@ def _others(exact: Tensors) -> Iterator[tuple[str, torch.Tensor]]:
     for word, width in (("hidden channels", "w_score"), ("channels of a key", "key")):
         root = exact[width].shape[-1] ** 0.5
         yield f"scores are divided by the root of the {word}", _mean(exact, scale=1 / root)
+    largest = math.log(torch.finfo(wide).max)
+    yield (
+        "exponentials inside the tanh overflow",
+        _mean(exact, lambda x: torch.where(2 * x > largest, torch.nan, torch.tanh(x))),
+    )
+
+    def unshifted(scores: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
+        hidden = scores if mask is None else scores.masked_fill(~mask, -torch.inf)
+        masses = hidden.to(wide).exp()
+        return (masses / masses.sum(-1, keepdim=True)).double()
+
+    yield (
+        "nothing is subtracted from the scores, and exponentials overflow",
+        _mean(exact, weights=unshifted),
+    )
+    yield (
+        "the keys of the first text serve all of them",
+        _mean(exact, join=lambda query, key: query + key[:1]),
+    )
+    yield (
+        "the mean of all queries of a text is the query",
+        _mean(exact, join=lambda query, key: query.mean(1, keepdim=True) + key + 0 * query),
+    )
     yield "the softmax runs over the queries", _mean(exact, weights=_over_queries)
     yield "projected queries and keys are multiplied", _mean(exact, join=torch.mul)
     yield (
@@ -87,6 +117,10 @@ def _others(exact: Tensors) -> Iterator[tuple[str, torch.Tensor]]:
             ("the mask is read as true for padding", _inverted),
             ("the mask is read as true for padding", _inverted_if_padded),
             ("the score of padding is zero", _zeroed),
+            *(
+                (f"the score of padding is lowered by {amount}, and may count", _lowered(amount))
+                for amount in (1, 100, 10_000)
+            ),
             ("padding is hidden after the softmax, and the weights do not sum to one", _cut),
         ):
             yield name, _mean(exact, weights=weights)
@@ -118,6 +152,75 @@ def _zeroed(scores: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
     return torch.softmax(scores if mask is None else scores * mask, -1)
 
 
+def _lowered(amount: float) -> Weights:
+    def weights(scores: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
+        return torch.softmax(scores if mask is None else scores - amount * ~mask, -1)
+
+    return weights
+
+
 def _cut(scores: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
     weights = torch.softmax(scores, -1)
     return weights if mask is None else weights * mask
+
+
+def gradient_explanation(
+    got: Tensors, exact: Tensors, grad_out: torch.Tensor, expected: Mapping[str, Allowed]
+) -> str:
+    """Return the name of wrong gradients, or an empty string if they have none.
+
+    Args:
+        got: the gradients by operand.
+        exact: the operands in float64.
+        grad_out: the incoming gradient of the output.
+        expected: the right gradients, and the largest distance from them.
+    """
+    for name, slope in (
+        ("the backward pass takes 1 − tanh for the slope of tanh", lambda hidden: 1 - hidden),
+        ("the backward pass takes 1 for the slope of tanh", torch.ones_like),
+        ("the backward pass takes tanh² for the slope of tanh", torch.square),
+    ):
+        if _are_near(got, _with_slope(exact, grad_out, slope, expected), expected):
+            return name
+    for factor, words in ((0.5, "half of"), (2.0, "twice"), (-1.0, "minus"), (0.0, "zero times")):
+        scaled = [
+            name
+            for name, allowed in expected.items()
+            if not _are_near(got, {name: allowed.value}, {name: allowed})
+        ]
+        wrong = {
+            name: (factor if name in scaled else 1.0) * allowed.value
+            for name, allowed in expected.items()
+        }
+        if scaled and _are_near(got, wrong, expected):
+            return f"the gradient of {' and '.join(scaled)} is {words} the right one"
+    return ""
+
+
+def _are_near(got: Tensors, wrong: Tensors, expected: Mapping[str, Allowed]) -> bool:
+    return all(
+        bool(((got[name].double() - each).abs() <= _WIDER * expected[name].bound).all())
+        for name, each in wrong.items()
+    )
+
+
+def _with_slope(
+    exact: Tensors,
+    grad_out: torch.Tensor,
+    slope: Callable[[torch.Tensor], torch.Tensor],
+    expected: Mapping[str, Allowed],
+) -> Tensors:
+    """Return the gradients if a function of tanh takes the place of its slope."""
+
+    def squash(x: torch.Tensor) -> torch.Tensor:
+        hidden = torch.tanh(x).detach()
+        return hidden + slope(hidden) * (x - x.detach())
+
+    leaves = {name: exact[name].clone().requires_grad_() for name in expected}
+    with torch.enable_grad():
+        out = _mean({**exact, **leaves}, squash)
+    found = torch.autograd.grad(out, list(leaves.values()), grad_out, allow_unused=True)
+    return {
+        name: torch.zeros_like(exact[name]) if grad is None else grad
+        for name, grad in zip(leaves, found, strict=True)
+    }

@@ -9,7 +9,10 @@ from attnspec.conformance.comparison.close import check_close
 from attnspec.conformance.comparison.violation import Explained, Violation
 from attnspec.conformance.operators.additive_attention.bounds import Tensors, backward, forward
 from attnspec.conformance.operators.additive_attention.case import AdditiveAttentionCase
-from attnspec.conformance.operators.additive_attention.explanation import explanation
+from attnspec.conformance.operators.additive_attention.explanation import (
+    explanation,
+    gradient_explanation,
+)
 from attnspec.conformance.operators.gated_mlp.subject import Allowed
 from attnspec.conformance.operators.subject import OperatorCall, OperatorSubject, checked
 from attnspec.reference.additive_attention import additive_attention
@@ -136,6 +139,34 @@ class AdditiveAttentionSubject(OperatorSubject):
                 raise Explained(cause, error.mismatch) from None
             raise
         return got
+
+    def cause(self, tensors: Tensors) -> str:
+        """Return the name of what a call gives instead, or an empty string if it has none."""
+        return explanation(self.call(tensors), _exact(tensors), self.expect(tensors))
+
+    def judge_gradients(self, tensors: Tensors, grad_out: torch.Tensor) -> None:
+        """Check the gradients of a call against those of the definition.
+
+        Raises:
+            Explained: naming what they are instead, if there is a name for it.
+            Violation: naming the first that is wrong.
+        """
+        got, allowed = self.gradients(tensors, grad_out), self.expect_gradients(tensors, grad_out)
+        try:
+            for name, each in allowed.items():
+                check_close(
+                    got[name],
+                    each.value,
+                    each.bound,
+                    what=f"gradient of {name}",
+                    message=f"the gradient of {name} differs from that of the definition",
+                    axes=("text", "position", "channel"),
+                )
+        except Violation as error:
+            cause = gradient_explanation(got, _exact(tensors), grad_out.double(), allowed)
+            if cause:
+                raise Explained(cause, error.mismatch) from None
+            raise
 
 
 def _exact(tensors: Tensors) -> dict[str, torch.Tensor]:

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from hypothesis import strategies as st
 
+from attnspec.conformance.operators.padding import SIDES, draw_mask
 from attnspec.conformance.operators.rows_case import normal
 from attnspec.spec.encoder import BertConfig
 
@@ -30,6 +31,7 @@ class BertCase:
         batch: texts.
         length: of each text, with its padding.
         padded: whether texts have different lengths, and a mask.
+        padding_side: the place of padding: `right`, `left` or `anywhere`.
         typed: whether token types are given.
         states: whether hidden states are requested.
         pooled: whether pooled vectors are.
@@ -50,6 +52,7 @@ class BertCase:
     batch: int = 1
     length: int = 3
     padded: bool = False
+    padding_side: str = "right"
     typed: bool = False
     states: bool = False
     pooled: bool = False
@@ -73,6 +76,7 @@ class BertCase:
         """The features that the call uses."""
         used = {
             "padding": self.padded,
+            "any_padding": self.padded and self.padding_side != "right",
             "token_types": self.typed,
             "hidden_states": self.states,
             "pooler": self.pooled,
@@ -122,8 +126,7 @@ class BertCase:
         shape = (self.batch, self.length)
         options = {"input_ids": torch.randint(self.vocab, shape, generator=draws)}
         if self.padded:
-            places = torch.arange(self.length)
-            options["attention_mask"] = (places < torch.tensor(self.lengths)[:, None]).long()
+            options["attention_mask"] = self.mask
         if self.typed:
             types = torch.randint(self.types, shape, generator=draws)
             types[:, -1] = self.types - 1  # zeros alone would hide them
@@ -133,8 +136,12 @@ class BertCase:
     def draw_cotangent(self) -> torch.Tensor:
         """Return the incoming gradient of the logits, zero at positions of padding."""
         drawn = normal(self.seed, "cotangent", self.batch, self.length, self.vocab)
-        is_real = torch.arange(self.length) < torch.tensor(self.lengths)[:, None]
-        return (drawn * is_real[..., None]).to(self.dtype)
+        return (drawn * self.mask[..., None]).to(self.dtype)
+
+    @property
+    def mask(self) -> torch.Tensor:
+        """1 for real tokens and 0 for padding, (batch, length)."""
+        return draw_mask(self.lengths, self.length, self.padding_side, self.seed)
 
     @property
     def lengths(self) -> list[int]:
@@ -193,10 +200,14 @@ def cases(subject: Any, **fixed: Any) -> st.SearchStrategy[BertCase]:
         "batch": st.integers(1, 3),
         "length": st.integers(1, 9),
         "padded": flag("padding"),
+        "padding_side": st.sampled_from(SIDES if "any_padding" in features else SIDES[:1]),
         "typed": flag("token_types"),
         "dtype": st.sampled_from(subject.implementation.dtypes),
         "seed": st.integers(0, 2**16 - 1),
     }
-    strategies = drawn | {name: st.just(value) for name, value in fixed.items()}
+    strategies = drawn | {
+        name: value if isinstance(value, st.SearchStrategy) else st.just(value)
+        for name, value in fixed.items()
+    }
     built: st.SearchStrategy[BertCase] = st.builds(BertCase, **strategies)
     return built.filter(lambda case: subject.refuses(case) is None)

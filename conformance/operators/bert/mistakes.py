@@ -83,16 +83,38 @@ class NoTypeRow(Steps):
 class NoPositions(Steps):
     title = "no row of the positions is added"
 
-    def positions(self, ids: torch.Tensor) -> torch.Tensor:
-        return 0 * super().positions(ids)
+    def positions(self, places: torch.Tensor) -> torch.Tensor:
+        return 0 * super().positions(places)
 
 
 class PositionsFromOne(Steps):
     title = "positions count from one"
 
-    def positions(self, ids: torch.Tensor) -> torch.Tensor:
+    def positions(self, places: torch.Tensor) -> torch.Tensor:
         table = self.weights["bert.embeddings.position_embeddings.weight"]
-        return table.roll(-1, 0)[: ids.shape[1]]
+        return table.roll(-1, 0)[places]
+
+
+class PositionsOfSlots(Steps):
+    title = "padding before a token moves its position"
+
+    def places(self, real: torch.Tensor) -> torch.Tensor:
+        return torch.arange(real.shape[1]).repeat(len(real), 1)
+
+
+class PositionsOfRealTokens(Steps):
+    title = "positions count real tokens alone"
+
+    def places(self, real: torch.Tensor) -> torch.Tensor:
+        return (real.cumsum(1) - 1).clamp(min=0)
+
+
+class MaskAsLength(Steps):
+    title = "the mask is read as a number of tokens, as if padding followed the text"
+
+    def real(self, ids: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
+        real = super().real(ids, mask)
+        return torch.arange(real.shape[1]) < real.sum(1, keepdim=True)
 
 
 class NoEmbeddingNorm(Steps):
@@ -134,21 +156,35 @@ class HeadsInterleaved(Steps):
 class PoolsLast(Steps):
     title = "the pooler reads the last position"
 
-    def pooled(self, x: torch.Tensor, visible: torch.Tensor) -> torch.Tensor:
+    def pooled(self, x: torch.Tensor, real: torch.Tensor) -> torch.Tensor:
         return torch.tanh(self.linear(x[:, -1], "bert.pooler.dense"))
+
+
+class PoolsFirstSlot(Steps):
+    title = "the pooler reads the first slot, which may be padding"
+
+    def first(self, real: torch.Tensor) -> torch.Tensor:
+        return torch.zeros(len(real), dtype=torch.long)
+
+
+class PoolsFirstRealToken(Steps):
+    title = "the pooler reads the first real token, not the first slot"
+
+    def first(self, real: torch.Tensor) -> torch.Tensor:
+        return torch.tensor([row.nonzero()[0, 0] for row in real])
 
 
 class PoolsMean(Steps):
     title = "the pooler reads the mean of all positions"
 
-    def pooled(self, x: torch.Tensor, visible: torch.Tensor) -> torch.Tensor:
+    def pooled(self, x: torch.Tensor, real: torch.Tensor) -> torch.Tensor:
         return torch.tanh(self.linear(x.mean(1), "bert.pooler.dense"))
 
 
 class PoolsLinearly(Steps):
     title = "the pooler has no tanh"
 
-    def pooled(self, x: torch.Tensor, visible: torch.Tensor) -> torch.Tensor:
+    def pooled(self, x: torch.Tensor, real: torch.Tensor) -> torch.Tensor:
         return self.linear(x[:, 0], "bert.pooler.dense")
 
 
@@ -177,7 +213,8 @@ class NoHeadBias(Steps):
 MISTAKES: tuple[type[Steps], ...] = (
     *(Causal, PreNorm, NoResidual, TanhGELU, ErfGELU, NoMask, LoweredPadding),
     *(NoTypes, NoTypeRow, NoPositions, PositionsFromOne, NoEmbeddingNorm, FixedEpsilon),
-    *(ScaleOfModel, Unscaled, HeadsInterleaved),
-    *(PoolsLast, PoolsMean, PoolsLinearly, NoHeadNorm, NoTransform, NoHeadBias),
+    *(ScaleOfModel, Unscaled, HeadsInterleaved, PositionsOfSlots, PositionsOfRealTokens),
+    *(MaskAsLength, PoolsLast, PoolsFirstSlot, PoolsFirstRealToken, PoolsMean, PoolsLinearly),
+    *(NoHeadNorm, NoTransform, NoHeadBias),
 )
 """Models with one mistake each."""

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import torch
 from torch.nn import functional
 
-from attnspec.spec.encoder import BertConfig
+from attnspec.spec.encoder import BertConfig, BertProfile
 
 ACTS = {
     "gelu": functional.gelu,
@@ -28,9 +28,15 @@ class Steps:
 
     title: ClassVar[str] = ""
 
-    def __init__(self, config: BertConfig, state_dict: Mapping[str, torch.Tensor]) -> None:
-        """Keep the configuration and the parameters."""
+    def __init__(
+        self,
+        config: BertConfig,
+        state_dict: Mapping[str, torch.Tensor],
+        profile: BertProfile | None = None,
+    ) -> None:
+        """Keep the configuration, the parameters and the behaviour with padding before a token."""
         self.config, self.weights = config, state_dict
+        self.profile = profile or BertProfile()
 
     def __call__(
         self,
@@ -42,33 +48,44 @@ class Steps:
     ) -> Any:
         """Return the logits, and hidden states or pooled vectors if they are requested."""
         visible = self.visible(input_ids, attention_mask)
-        states = [self.embed(input_ids, token_type_ids)]
+        real = self.real(input_ids, attention_mask)
+        states = [self.embed(input_ids, token_type_ids, self.places(real))]
         for layer in range(self.config.num_hidden_layers):
             states.append(self.block(f"bert.encoder.layer.{layer}", states[-1], visible))
         logits = self.logits(states[-1])
         if output_hidden_states:
             return logits, tuple(states)
-        return (logits, self.pooled(states[-1], visible)) if output_pooled else logits
+        return (logits, self.pooled(states[-1], real)) if output_pooled else logits
+
+    def real(self, ids: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
+        """Return true for real tokens, (batch, length)."""
+        return (torch.ones_like(ids) if mask is None else mask).bool()
 
     def visible(self, ids: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
         """Return what each position reads, (batch, 1, length, length)."""
-        length = ids.shape[1]
-        if mask is None:
-            mask = torch.ones_like(ids)
-        return mask.bool()[:, None, None].expand(-1, 1, length, -1)
+        return self.real(ids, mask)[:, None, None].expand(-1, 1, ids.shape[1], -1)
 
-    def embed(self, ids: torch.Tensor, types: torch.Tensor | None) -> torch.Tensor:
+    def places(self, real: torch.Tensor) -> torch.Tensor:
+        """Return the position of each token, (batch, length)."""
+        if self.profile.positions == "slots":
+            return torch.arange(real.shape[1]).repeat(len(real), 1)
+        return (real.cumsum(1) - 1).clamp(min=0)
+
+    def embed(
+        self, ids: torch.Tensor, types: torch.Tensor | None, places: torch.Tensor
+    ) -> torch.Tensor:
         """Return the embeddings."""
         types = torch.zeros_like(ids) if types is None else types
         tables = "bert.embeddings"
         rows = functional.embedding(ids, self.weights[f"{tables}.word_embeddings.weight"])
-        rows = rows + self.positions(ids)
+        rows = rows + self.positions(places)
         rows = rows + self.types(types)
         return self.norm(rows, f"{tables}.LayerNorm")
 
-    def positions(self, ids: torch.Tensor) -> torch.Tensor:
+    def positions(self, places: torch.Tensor) -> torch.Tensor:
         """Return the rows of the positions."""
-        return self.weights["bert.embeddings.position_embeddings.weight"][: ids.shape[1]]
+        table = self.weights["bert.embeddings.position_embeddings.weight"]
+        return functional.embedding(places, table)
 
     def types(self, types: torch.Tensor) -> torch.Tensor:
         """Return the rows of the token types."""
@@ -125,9 +142,16 @@ class Steps:
         """Return the scale of the scores."""
         return float(d_head**-0.5)
 
-    def pooled(self, x: torch.Tensor, visible: torch.Tensor) -> torch.Tensor:
+    def first(self, real: torch.Tensor) -> torch.Tensor:
+        """Return the slot of each text that the pooler reads."""
+        if self.profile.pooler == "first_slot":
+            return torch.zeros(len(real), dtype=torch.long)
+        return torch.tensor([row.nonzero()[0, 0] for row in real])
+
+    def pooled(self, x: torch.Tensor, real: torch.Tensor) -> torch.Tensor:
         """Return the pooled vectors."""
-        return torch.tanh(self.linear(x[:, 0], "bert.pooler.dense"))
+        first = x[torch.arange(len(x)), self.first(real)]
+        return torch.tanh(self.linear(first, "bert.pooler.dense"))
 
     def logits(self, x: torch.Tensor) -> torch.Tensor:
         """Return the logits."""

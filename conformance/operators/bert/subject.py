@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from attnspec.conformance.comparison.violation import Violation
+from attnspec.conformance.models.bounds.backward import Gradients
 from attnspec.conformance.models.bounds.enclosure import Arithmetic
 from attnspec.conformance.operators.bert.bounds import forward
 from attnspec.conformance.operators.bert.case import BertCase
@@ -20,7 +21,6 @@ from attnspec.conformance.operators.built_model import (
     Results,
     Weights,
 )
-from attnspec.conformance.operators.gated_mlp.subject import Allowed
 from attnspec.conformance.operators.subject import checked
 from attnspec.reference.encoder import build
 from attnspec.spec.encoder import BertConfig, BertImplementation, BertProfile
@@ -33,6 +33,7 @@ class BertSubject(BuiltModelSubject):
     implementation: BertImplementation
 
     MISTAKES = MISTAKES
+    UNUSED = ("bert.pooler",)
 
     @property
     def profile(self) -> BertProfile:
@@ -88,75 +89,30 @@ class BertSubject(BuiltModelSubject):
         self, case: BertCase, weights: Weights, inputs: Inputs, base: type | None
     ) -> Results:
         """Return every result of a model by its name, the states first."""
-        make: Any = base or (Steps if self.is_reference else build)
-        return results(make(case.config, weights), inputs)
+        model = base(case.config, weights, self.profile) if base else self.oracle(case, weights)
+        return results(model, inputs)
 
     def radii(
         self, case: BertCase, weights: Weights, inputs: Inputs, arithmetic: Arithmetic
     ) -> Results:
         """Return the largest error of every result by its name."""
-        enclosed = forward(case.config, weights, inputs, arithmetic)
+        enclosed = forward(case.config, weights, inputs, self.profile, arithmetic)
         named = {f"state {place}": each.radius for place, each in enumerate(enclosed.states)}
         return {**named, "logits": enclosed.logits.radius, "pooled": enclosed.pooled.radius}
 
-    def gradients(self, case: BertCase, weights: Weights, inputs: Inputs) -> Results:
-        """Return the gradient of each parameter that the logits depend on.
-
-        Raises:
-            Raised: if the function or the model raises.
-            Violation: if a parameter has no gradient, or one of a wrong form.
-        """
-        leaves = {
-            name: each.detach().clone().requires_grad_()
-            for name, each in weights.items()
-            if "pooler" not in name
-        }
-        options = {name: each.clone() for name, each in inputs.items()}
-        run = ModelRun(
-            case=case,
-            weights=weights,
-            arguments=dict(options),
-            places={f"gradient of {name}": f"gradients[{name!r}]" for name in leaves},
-            differentiated=tuple(leaves),
-        )
-        ids = options.pop("input_ids")
-
-        def make() -> Any:
-            model = self.implementation.function(case.config, {**weights, **leaves})
-            logits = checked(model(ids, **options), (*ids.shape, case.vocab), case.dtype, "logits")
-            own = dict(getattr(model, "named_parameters", dict)())
-            return gradients_of(logits, leaves, own, case.draw_cotangent())
-
-        found = self.run_model(run, make, with_gradients=True)
-        for name, leaf in leaves.items():
-            if found.get(name) is None:
-                raise Violation(f"no gradient reaches {name}")
-            checked(found[name], tuple(leaf.shape), case.dtype, f"gradient of {name}")
-        result: Results = found
-        return result
-
-    def expect_gradients(
-        self, case: BertCase, weights: Weights, inputs: Inputs
-    ) -> dict[str, Allowed]:
-        """Return the exact gradients in float64, and the distances that are allowed."""
-        cotangent = case.draw_cotangent().double()
-        enclosed = []
-        for dtype in (case.dtype, torch.float64):  # the oracle rounds too
-            arithmetic = Arithmetic.of(dtype)
-            passed = forward(case.config, weights, inputs, arithmetic)
-            enclosed.append(gradients(case.config, weights, inputs, passed, cotangent, arithmetic))
-        leaves = {name: weights[name].detach().double().requires_grad_() for name in enclosed[0]}
-        wide = {name: each.double() for name, each in weights.items()}
+    def oracle(self, case: BertCase, weights: Weights) -> Any:
+        """Return a correct model: torch's functions judge the reference."""
         make: Any = Steps if self.is_reference else build
-        options = dict(inputs)
-        ids = options.pop("input_ids")
-        with torch.enable_grad():
-            logits = make(case.config, {**wide, **leaves})(ids, **options)
-        found = torch.autograd.grad(logits, list(leaves.values()), cotangent)
-        return {
-            name: Allowed(value=value, bound=enclosed[0][name].radius + enclosed[1][name].radius)
-            for name, value in zip(leaves, found, strict=True)
-        }
+        return make(case.config, weights, self.profile)
+
+    def enclose_gradients(
+        self, case: BertCase, weights: Weights, inputs: Inputs, arithmetic: Arithmetic
+    ) -> Gradients:
+        """Enclose the gradient of every parameter but the pooler's."""
+        config, profile = case.config, self.profile
+        enclosed = forward(config, weights, inputs, profile, arithmetic)
+        cotangent = case.draw_cotangent().double()
+        return gradients(config, weights, inputs, profile, enclosed, cotangent, arithmetic)
 
     def call_case(self, case: BertCase, weights: Weights, inputs: Inputs) -> Results:
         """Return the results that a case requests."""
@@ -192,30 +148,6 @@ def results(model: Any, inputs: Inputs) -> Results:
         _, pooled = model(ids, output_pooled=True, **options)
     named = {f"state {place}": each for place, each in enumerate(states)}
     return {**named, "logits": logits, "pooled": pooled}
-
-
-def gradients_of(
-    logits: torch.Tensor, leaves: Weights, own: Weights, cotangent: torch.Tensor
-) -> dict[str, torch.Tensor | None]:
-    """Return gradients of the tensors that a model was built from, or of its own parameters.
-
-    Args:
-        logits: of a call that records gradients.
-        leaves: the tensors that the model was built from.
-        own: the parameters of the model by their names.
-        cotangent: of the logits.
-    """
-    if not logits.requires_grad:
-        return {}
-    found: dict[str, torch.Tensor | None] = {}
-    for sources in filter(None, (leaves, {name: own[name] for name in leaves if name in own})):
-        grads = torch.autograd.grad(
-            logits, list(sources.values()), cotangent, retain_graph=True, allow_unused=True
-        )
-        found |= {
-            name: grad for name, grad in zip(sources, grads, strict=True) if found.get(name) is None
-        }
-    return found
 
 
 def _places(case: BertCase, *, states: bool, pooled: bool) -> Mapping[str, str]:

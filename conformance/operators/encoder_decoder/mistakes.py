@@ -78,11 +78,13 @@ class CosinesOfSines(Steps):
         channels = torch.arange(width, dtype=torch.float64) // 2 * 2
         table = torch.outer(places.double(), 10_000.0 ** (-channels / width))
         sines, cosines = slice(0, None, 2), slice(1, None, 2)
-        if self.order == "halves":
+        if self.profile.sinusoids == "halves":
             sines, cosines = slice(0, width // 2), slice(width // 2, None)
         taken = table[:, 1::2]
         table[:, sines] = torch.sin(table[:, 0::2])
-        table[:, cosines] = torch.cos(taken if self.order == "halves" else table[:, sines])
+        table[:, cosines] = torch.cos(
+            taken if self.profile.sinusoids == "halves" else table[:, sines]
+        )
         return table
 
 
@@ -112,6 +114,28 @@ class SinusoidsInFloat32(Steps):
         rates = torch.exp(torch.arange(0, width, 2).float() * (-math.log(10_000.0) / width))
         angles = torch.outer(places.float(), rates)
         return torch.stack([angles.sin(), angles.cos()], -1).flatten(-2)
+
+
+class PositionsOfSlots(Steps):
+    title = "padding before a token moves its position"
+
+    def places(self, real: torch.Tensor) -> torch.Tensor:
+        return torch.arange(real.shape[-1]).repeat(len(real), 1)
+
+
+class PositionsOfRealTokens(Steps):
+    title = "positions count real tokens alone"
+
+    def places(self, real: torch.Tensor) -> torch.Tensor:
+        return (real[:, 0, 0].cumsum(1) - 1).clamp(min=0)
+
+
+class MaskAsLength(Steps):
+    title = "a mask is read as a number of tokens, as if padding followed the text"
+
+    def real(self, ids: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
+        real = super().real(ids, mask)
+        return torch.arange(real.shape[-1]) < real.sum(-1, keepdim=True)
 
 
 class CausalEncoder(Steps):
@@ -371,6 +395,7 @@ class StepsReadPadding(Steps):
 MISTAKES: tuple[type[Steps], ...] = (
     *(NoScale, AlwaysScaled, NoPositions, PositionsFromOne, NoOffset, NoEmbeddingNorm),
     *(FrequencyOfChannel, CosinesOfSines, HalvedFrequencies, RelativePlaces, SinusoidsInFloat32),
+    *(PositionsOfSlots, PositionsOfRealTokens, MaskAsLength),
     *(CausalEncoder, NotCausal, CausalOffByOne, MaskReplacesCausal, CausalCross),
     *(CrossReadsPadding, EncoderReadsPadding, PreNorm, PostNorm, NoResidual, NoCrossResidual),
     *(NoCross, CrossAfterMLP, ReadsEmbeddings, ReadsSameBlock, ReadsFirstSource),

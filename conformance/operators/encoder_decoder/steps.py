@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import torch
 from torch.nn import functional
 
-from attnspec.spec.encoder_decoder import EncoderDecoderConfig, Sinusoids
+from attnspec.spec.encoder_decoder import EncoderDecoderConfig, EncoderDecoderProfile
 
 ACTS: dict[str, "Branch"] = {
     "relu": functional.relu,
@@ -38,10 +38,11 @@ class Steps:
         self,
         config: EncoderDecoderConfig,
         state_dict: Mapping[str, torch.Tensor],
-        order: Sinusoids = Sinusoids.INTERLEAVED,
+        profile: EncoderDecoderProfile | None = None,
     ) -> None:
-        """Keep the configuration and the parameters."""
-        self.config, self.weights, self.order = config, state_dict, order
+        """Keep the configuration, the parameters and the behaviour in which models differ."""
+        self.config, self.weights = config, state_dict
+        self.profile = profile or EncoderDecoderProfile()
 
     def __call__(
         self,
@@ -54,7 +55,8 @@ class Steps:
         """Return the logits, and hidden states if they are requested."""
         encoded = self.encode(input_ids, self.real(input_ids, attention_mask))
         hidden = self.hidden(decoder_input_ids, decoder_attention_mask)
-        decoded = [self.embed(decoder_input_ids, "decoder", 0)]
+        places = self.places(self.real(decoder_input_ids, decoder_attention_mask))
+        decoded = [self.embed(decoder_input_ids, "decoder", places)]
         readable = self.cross_visible(input_ids, decoder_input_ids, attention_mask)
         for layer in range(self.config.decoder_layers):
             name = f"model.decoder.layers.{layer}"
@@ -87,7 +89,8 @@ class Steps:
     ) -> tuple[torch.Tensor, dict[str, Any]]:
         """Return the logits of the next target tokens, and the cache that holds them too."""
         length, count = cache["length"], decoder_input_ids.shape[1]
-        x = self.embed(decoder_input_ids, "decoder", self.offset(length))
+        places = self.offset(length) + self.places(self.real(decoder_input_ids, None))
+        x = self.embed(decoder_input_ids, "decoder", places)
         hidden = self.hidden_of_step(length, count)
         readable = self.cross_visible(cache["ids"], decoder_input_ids, cache["mask"])
         past = []
@@ -134,19 +137,25 @@ class Steps:
 
     def encode(self, ids: torch.Tensor, real: torch.Tensor) -> list[torch.Tensor]:
         """Return the states of the encoder."""
-        states = [self.embed(ids, "encoder", 0)]
+        states = [self.embed(ids, "encoder", self.places(real))]
         for layer in range(self.config.encoder_layers):
             states.append(self.encoder_block(f"model.encoder.layers.{layer}", states[-1], real))
         states[-1] = self.final(states[-1], "encoder")
         return states
 
-    def embed(self, ids: torch.Tensor, side: str, start: int) -> torch.Tensor:
+    def places(self, real: torch.Tensor) -> torch.Tensor:
+        """Return the position of each token, (batch, length)."""
+        real = real[:, 0, 0]
+        if self.profile.positions == "slots":
+            return torch.arange(real.shape[1]).repeat(len(real), 1)
+        return (real.cumsum(1) - 1).clamp(min=0)
+
+    def embed(self, ids: torch.Tensor, side: str, places: torch.Tensor) -> torch.Tensor:
         """Return the embeddings."""
         rows = functional.embedding(ids, self.weights["model.shared.weight"])
         rows = rows * self.token_scale()
-        places = torch.arange(start, start + ids.shape[1])
         if self.config.position_embedding == "sinusoidal":
-            return rows + self.sinusoids(places).to(rows.dtype)
+            return rows + torch.stack([self.sinusoids(row) for row in places]).to(rows.dtype)
         rows = rows + self.learned(places, side)
         return self.norm(rows, f"model.{side}.layernorm_embedding")
 
@@ -165,7 +174,7 @@ class Steps:
         even = torch.arange(0, width, 2, dtype=torch.float64)
         angles = torch.outer(places.double(), torch.pow(10_000.0, -even / width))
         sines, cosines = slice(0, None, 2), slice(1, None, 2)
-        if self.order == "halves":
+        if self.profile.sinusoids == "halves":
             sines, cosines = slice(0, width // 2), slice(width // 2, None)
         table[:, sines], table[:, cosines] = torch.sin(angles), torch.cos(angles)
         return table
@@ -279,7 +288,9 @@ class Steps:
         """Return an attention."""
         query = self.split(self.linear(x, f"{name}.q_proj"), name)
         scores = (query @ pair[0].mT) * self.scale(query.shape[-1])
-        weights = torch.softmax(scores.masked_fill(hidden, -torch.inf), -1)
+        # finite, so that padding before a target, which reads nothing, has no NaN
+        lowest = torch.finfo(scores.dtype).min
+        weights = torch.softmax(scores.masked_fill(hidden, lowest), -1)
         mixed = (weights @ pair[1]).transpose(1, 2).flatten(-2)
         return self.linear(mixed, f"{name}.out_proj")
 

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from attnspec.conformance.comparison.violation import Violation
+from attnspec.conformance.models.bounds.backward import Gradients
 from attnspec.conformance.models.bounds.enclosure import Arithmetic
 from attnspec.conformance.operators.built_model import (
     BuiltModelSubject,
@@ -17,6 +18,7 @@ from attnspec.conformance.operators.built_model import (
 )
 from attnspec.conformance.operators.encoder_decoder.bounds import forward
 from attnspec.conformance.operators.encoder_decoder.case import EncoderDecoderCase
+from attnspec.conformance.operators.encoder_decoder.gradients import gradients
 from attnspec.conformance.operators.encoder_decoder.mistakes import MISTAKES
 from attnspec.conformance.operators.encoder_decoder.steps import Steps
 from attnspec.conformance.operators.subject import checked
@@ -34,6 +36,7 @@ class EncoderDecoderSubject(BuiltModelSubject):
     implementation: EncoderDecoderImplementation
 
     MISTAKES = MISTAKES
+    IDS = ("input_ids", "decoder_input_ids")
 
     @property
     def profile(self) -> EncoderDecoderProfile:
@@ -112,8 +115,8 @@ class EncoderDecoderSubject(BuiltModelSubject):
         self, case: EncoderDecoderCase, weights: Weights, inputs: Inputs, base: type | None
     ) -> Results:
         """Return every result of a model by its name, in order of computation."""
-        make: Any = base or (Steps if self.is_reference else build)
-        model = make(case.config, weights, self.profile.sinusoids)
+        made: Any = base(case.config, weights, self.profile) if base else None
+        model = made or self.oracle(case, weights)
         with torch.no_grad():
             logits, encoded, decoded = model(**inputs, output_hidden_states=True)
             result = {**_states("encoder", encoded), **_states("decoder", decoded)}
@@ -132,10 +135,23 @@ class EncoderDecoderSubject(BuiltModelSubject):
         arithmetic: Arithmetic,
     ) -> Results:
         """Return the largest error of every result by its name."""
-        order = self.profile.sinusoids
-        enclosed = forward(case.config, weights, inputs, order, arithmetic)
-        result = {name: each.radius for name, each in enclosed.items()}
+        enclosed = forward(case.config, weights, inputs, self.profile, arithmetic)
+        result = {name: each.radius for name, each in enclosed.results.items()}
         return result | {STEPPED: result["logits"]}
+
+    def oracle(self, case: EncoderDecoderCase, weights: Weights) -> Any:
+        """Return a correct model: torch's functions judge the reference."""
+        make: Any = Steps if self.is_reference else build
+        return make(case.config, weights, self.profile)
+
+    def enclose_gradients(
+        self, case: EncoderDecoderCase, weights: Weights, inputs: Inputs, arithmetic: Arithmetic
+    ) -> Gradients:
+        """Enclose the gradient of every parameter."""
+        config, profile = case.config, self.profile
+        enclosed = forward(config, weights, inputs, profile, arithmetic)
+        cotangent = case.draw_cotangent().double()
+        return gradients(config, weights, inputs, profile, enclosed, cotangent, arithmetic)
 
     def call_case(self, case: EncoderDecoderCase, weights: Weights, inputs: Inputs) -> Results:
         """Return the results that a case requests."""

@@ -1,9 +1,10 @@
 """Names of wrong online softmaxes and merges: what their results are instead."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 
+from attnspec.conformance.operators.gated_mlp.subject import Allowed
 from attnspec.spec.online_softmax import LogBase
 
 Result = tuple[torch.Tensor, torch.Tensor]
@@ -51,7 +52,14 @@ def merge_explanation(
         bounds: the largest distance from it.
     """
     wide = [(out.double(), lse.double()) for out, lse in parts]
-    return _name(got, expected, bounds, _other_merges(wide, base, expected))
+    name = _name(got, expected, bounds, _other_merges(wide, base, expected, parts[0][1].dtype))
+    if name:
+        return name
+    # any finite number may stand there
+    is_empty = (expected[1] == -torch.inf) & got[1].isfinite()
+    filled = torch.where(is_empty, got[1].double(), expected[1])
+    finite = "two parts without keys have a finite log-sum-exp"
+    return _name(got, expected, bounds, iter([(finite, (expected[0], filled))]))
 
 
 def _name(
@@ -92,6 +100,12 @@ def _others(
     yield "the log-sum-exp is the maximum alone", (out, peak / base.unit)
     yield "the output is not divided by its sum", (out * total[:, None], lse)
     is_empty = peak == -torch.inf
+    one_more = torch.logaddexp(lse * base.unit, torch.zeros_like(lse)) / base.unit
+    for name, rows in (
+        ("one more score, of zero, counts in the log-sum-exp", torch.ones_like(is_empty)),
+        ("in rows without a positive score, one more, of zero, counts", peak <= 0),
+    ):
+        yield name, (out, torch.where(rows, one_more, lse))
     for name, row in (
         ("a row without visible scores gives NaN", torch.full_like(out, torch.nan)),
         (
@@ -108,6 +122,10 @@ def _others(
     )
     for name, seen in (
         ("hidden scores are −10 000, and not minus infinity", scores.clamp(min=-10_000)),
+        (
+            "hidden scores are −10 000, and not minus infinity",
+            torch.where(scores == -torch.inf, -10_000.0, scores),
+        ),
         ("a NaN score is taken for a hidden one", scores.nan_to_num(nan=-torch.inf)),
     ):
         weights = torch.softmax(seen, -1)
@@ -166,7 +184,7 @@ def _running(scores: torch.Tensor, values: torch.Tensor, tile: int, mistake: str
 
 
 def _other_merges(
-    parts: Sequence[Result], base: LogBase, expected: Result
+    parts: Sequence[Result], base: LogBase, expected: Result, dtype: torch.dtype
 ) -> Iterator[tuple[str, Result]]:
     """Yield the results of wrong merges, with their names."""
     (out_a, lse_a), (out_b, lse_b) = parts
@@ -182,6 +200,8 @@ def _other_merges(
         ),
     )
     yield "both parts weigh the same", (equal, lse)
+    share = torch.sigmoid((lse_a - lse_b).abs() * base.unit)[..., None]
+    yield "the first part has the larger weight", (share * out_a + (1 - share) * out_b, lse)
     yield "both outputs are added, without weights", (out_a + out_b, lse)
     share = torch.sigmoid((lse_b - lse_a) * base.unit)[..., None]
     yield "the weights of both parts are swapped", (share * out_a + (1 - share) * out_b, lse)
@@ -191,6 +211,15 @@ def _other_merges(
             logs = torch.logaddexp(lse_a * other.unit, lse_b * other.unit) / other.unit
             name = f"log-sum-exps are read to base {other}: the profile says {base}"
             yield name, (share * out_a + (1 - share) * out_b, logs)
+    masses = [(each * base.unit).to(dtype).exp() for each in (lse_a, lse_b)]
+    whole = masses[0] + masses[1]
+    share_a, share_b = (
+        (each / torch.where(whole == 0, 1.0, whole)).double()[..., None] for each in masses
+    )
+    yield (
+        "nothing is subtracted from the log-sum-exps",
+        (share_a * out_a + share_b * out_b, whole.log().double() / base.unit),
+    )
     yield "the log-sum-exp is the larger of both", (out, torch.maximum(lse_a, lse_b))
     yield "the log-sum-exp is the sum of both", (out, lse_a + lse_b)
     yield "the log-sum-exp is that of the first part", (out, lse_a)
@@ -201,3 +230,58 @@ def _other_merges(
         spoiled = torch.where(is_nan[..., None], torch.nan, out)
         for logs in (lse, torch.where(is_nan, torch.nan, lse)):
             yield name, (spoiled, logs)
+
+
+def gradient_explanation(
+    got: Mapping[str, torch.Tensor],
+    scores: torch.Tensor,
+    values: torch.Tensor,
+    grad_out: torch.Tensor,
+    expected: Mapping[str, Allowed],
+) -> str:
+    """Return the name of wrong gradients, or an empty string if they have none.
+
+    Args:
+        got: the gradients of `scores` and `values`.
+        scores: of the call.
+        values: of the call.
+        grad_out: the incoming gradient of the output.
+        expected: the right gradients, and the largest distance from them.
+    """
+    s, v, grad = (each.detach().double() for each in (scores, values, grad_out))
+    peak, lse = s.amax(-1, keepdim=True), torch.logsumexp(s, -1, keepdim=True)
+    reads = lse != -torch.inf
+    weights = torch.where(reads, (s - lse).exp(), 0.0)
+    of_weights = grad @ v.mT
+    of_row = (weights * of_weights).sum(-1, keepdim=True)
+
+    def by(recomputed: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        recomputed = torch.where(reads, recomputed, 0.0)
+        return recomputed * (of_weights - of_row), recomputed.mT @ grad
+
+    for name, pair in (
+        (
+            "the product of gradient and output is not subtracted in the backward pass",
+            (weights * of_weights, weights.mT @ grad),
+        ),
+        ("the backward pass takes the maximum for the log-sum-exp", by((s - peak).exp())),
+        (
+            "the backward pass takes a log-sum-exp to base 2 for a natural one",
+            by((s - lse / LogBase.TWO.unit).exp()),
+        ),
+        (
+            "the backward pass takes a natural log-sum-exp for one to base 2",
+            by((s - lse * LogBase.TWO.unit).exp()),
+        ),
+    ):
+        wrong = dict(zip(("scores", "values"), pair, strict=True))
+        near = (
+            _is_near(got[each], wrong[each], allowed.bound) for each, allowed in expected.items()
+        )
+        far = (
+            not _is_near(wrong[each], allowed.value, 4 * allowed.bound)
+            for each, allowed in expected.items()
+        )
+        if all(near) and any(far):
+            return name
+    return ""

@@ -9,10 +9,12 @@ import torch
 from attnspec.conformance.comparison import tally
 from attnspec.conformance.comparison.close import check_close
 from attnspec.conformance.comparison.violation import Explained, Violation
+from attnspec.conformance.operators.gated_mlp.subject import Allowed
 from attnspec.conformance.operators.online_softmax.bounds import Bounds, bounds, merge_bounds
 from attnspec.conformance.operators.online_softmax.case import OnlineSoftmaxCase, SoftmaxMergeCase
 from attnspec.conformance.operators.online_softmax.explanation import (
     explanation,
+    gradient_explanation,
     merge_explanation,
 )
 from attnspec.conformance.operators.subject import OperatorCall, OperatorSubject, checked
@@ -176,12 +178,52 @@ class OnlineSoftmaxSubject(OperatorSubject):
         try:
             check_both(got, expected, message, only=only)
         except Violation as error:
-            right, bound = (expected.out, expected.lse), (expected.bounds.out, expected.bounds.lse)
-            cause = explanation(got, scores, values, self.profile.base, right, bound)
+            cause = self._name(got, scores, values, expected)
             if cause:
                 raise Explained(cause, error.mismatch) from None
             raise
         return got
+
+    def cause(self, scores: torch.Tensor, values: torch.Tensor) -> str:
+        """Return the name of what a call gives instead, or an empty string if it has none."""
+        return self._name(self.call(scores, values), scores, values, self.expect(scores, values))
+
+    def _name(
+        self, got: Result, scores: torch.Tensor, values: torch.Tensor, expected: Expected
+    ) -> str:
+        right, bound = (expected.out, expected.lse), (expected.bounds.out, expected.bounds.lse)
+        return explanation(got, scores, values, self.profile.base, right, bound)
+
+    def judge_gradients(
+        self, scores: torch.Tensor, values: torch.Tensor, grad_out: torch.Tensor
+    ) -> None:
+        """Check the gradients of a call against those of the definition.
+
+        Raises:
+            Explained: naming what they are instead, if there is a name for it.
+            Violation: naming the first that is wrong.
+        """
+        expected = self.expect(scores, values, grad_out)
+        got = self.gradients(scores, values, grad_out)
+        allowed = {
+            name: Allowed(value=value, bound=getattr(expected.bounds, name))
+            for name, value in expected.grads.items()
+        }
+        try:
+            for name, each in allowed.items():
+                check_close(
+                    got[name],
+                    each.value,
+                    each.bound,
+                    what=f"gradient of {name}",
+                    message=f"the gradient of {name} differs from that of the definition",
+                    axes=("query", "key") if name == "scores" else ("key", "channel"),
+                )
+        except Violation as error:
+            cause = gradient_explanation(got, scores, values, grad_out, allowed)
+            if cause:
+                raise Explained(cause, error.mismatch) from None
+            raise
 
 
 def _of_torch(scores: torch.Tensor, values: torch.Tensor) -> Result:
@@ -264,12 +306,19 @@ class SoftmaxMergeSubject(OperatorSubject):
         try:
             check_both(got, expected, message, OF_MERGE)
         except Violation as error:
-            right, bound = (expected.out, expected.lse), (expected.bounds.out, expected.bounds.lse)
-            cause = merge_explanation(got, (a, b), self.profile.base, right, bound)
+            cause = self._name(got, a, b, expected)
             if cause:
                 raise Explained(cause, error.mismatch) from None
             raise
         return got
+
+    def cause(self, a: Result, b: Result) -> str:
+        """Return the name of what a merge gives instead, or an empty string if it has none."""
+        return self._name(self.call(a, b), a, b, self.expect(a, b))
+
+    def _name(self, got: Result, a: Result, b: Result, expected: Expected) -> str:
+        right, bound = (expected.out, expected.lse), (expected.bounds.out, expected.bounds.lse)
+        return merge_explanation(got, (a, b), self.profile.base, right, bound)
 
 
 def _merged_by_torch(

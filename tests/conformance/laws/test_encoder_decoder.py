@@ -51,9 +51,7 @@ CORRECT = {
     "steps": subject_of(Steps),
     # in a function of its own, so that torch's functions do not judge it
     "reference": subject_of(lambda config, weights: build(config, weights)),
-    "halves": subject_of(
-        lambda config, weights: Steps(config, weights, Sinusoids.HALVES), profile=HALVES
-    ),
+    "halves": subject_of(lambda config, weights: Steps(config, weights, HALVES), profile=HALVES),
 }
 
 
@@ -149,7 +147,7 @@ def test_a_mistake_of_steps_is_named():
 
 
 def test_sinusoids_in_another_order_are_wrong_unless_declared():
-    made = lambda config, weights: Steps(config, weights, Sinusoids.HALVES)  # noqa: E731
+    made = lambda config, weights: Steps(config, weights, HALVES)  # noqa: E731
     with pytest.raises(Violation):
         subject_of(made).judge_case(CASE, "wrong")
     subject_of(made, profile=HALVES).judge_case(CASE, "wrong")
@@ -161,12 +159,18 @@ def test_a_case_is_fitted_to_the_positions_that_are_claimed():
     assert not CORRECT["steps"].fit(CASE).learned
 
 
-def test_a_bound_of_one_block_in_float32_is_below_the_logits():
+@pytest.mark.parametrize("options", [{}, {"learned": True}, {"norm_first": True}])
+def test_a_bound_of_six_blocks_in_float32_is_far_below_the_logits(options):
     subject = CORRECT["steps"]
-    for seed in range(5):
-        case = EncoderDecoderCase(dtype=torch.float32, seed=seed)
-        expected = subject.expect(case, case.draw_parameters(), case.draw())["logits"]
-        assert float(expected.bound.max()) < 0.02 * float(expected.value.abs().max())
+    for seed in range(3):
+        case = CASE.but(
+            encoder_layers=6, decoder_layers=6, dtype=torch.float32, seed=seed, **options
+        )
+        weights, inputs = case.draw_parameters(), case.draw()
+        expected = subject.expect(case, weights, inputs)["logits"]
+        assert float(expected.bound.max()) < 2e-3 * float(expected.value.abs().max())
+        got = subject.call(case, weights, inputs)["logits"].double()
+        assert bool(((got - expected.value).abs() <= expected.bound).all())
 
 
 def test_the_declaration_of_mutants_has_every_feature():

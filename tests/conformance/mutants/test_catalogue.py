@@ -12,15 +12,15 @@ laws.load()
 mutants.load()
 
 REPORTED = {
-    "ADD": (1, 2),
+    "ADD": range(1, 5),
     "BWD": (1, 2, 3, 6, 8, 9, 10, 11, 15, 16),
     "CAC": (1, 2, 3, 4, 9, 14, 15),
     "CMP": (2, 5, 6),
-    "CRS": range(1, 8),
+    "CRS": range(1, 13),
     "DRP": (3,),
     "DST": (2, 3),
     "DTY": (1, 2, 3, 5, 6),
-    "ENC": (1, 2),
+    "ENC": range(1, 10),
     "GQA": (1, 3, 4, 5, 6, 7, 8, 10, 12),
     "MDL": (3, 4, 5, 7, 8, 9, 10, 12),
     "MSK": (1, 4, 5, 8, 10, 11, 17, 21, 22, *range(25, 34), *range(36, 41)),
@@ -43,7 +43,7 @@ UNREPEATED_IDS = [report.id for report in UNREPEATED]
 
 
 def test_every_public_report_is_either_repeated_or_explained():
-    assert len(IDS) == 144
+    assert len(IDS) == 158
     assert len(UNREPEATED_IDS) == len(set(UNREPEATED_IDS))
     assert not set(UNREPEATED_IDS) & set(planted())
     assert REPEATED | set(UNREPEATED_IDS) == IDS

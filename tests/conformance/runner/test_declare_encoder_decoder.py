@@ -1,5 +1,7 @@
 """Bare functions that build an encoder-decoder: features by what changes their results."""
 
+from functools import partial
+
 import pytest
 import torch
 
@@ -8,10 +10,17 @@ from attnspec.conformance.operators.encoder_decoder.steps import Steps
 from attnspec.conformance.runner.claims import Claims
 from attnspec.conformance.runner.declare_operator import declare_operator
 from attnspec.implementations.huggingface_bart import HuggingFaceBart
-from attnspec.spec.encoder_decoder import EncoderDecoderImplementation, Sinusoids
+from attnspec.implementations.torch_transformer import TorchTransformer
+from attnspec.spec.encoder_decoder import (
+    EncoderDecoderImplementation,
+    EncoderDecoderProfile,
+    Sinusoids,
+)
+from attnspec.spec.padding import PaddedPositions
 
 EVERY = EncoderDecoderImplementation.FEATURES
 CLAIMS = Claims(operator="encoder_decoder")
+HALVES = EncoderDecoderProfile(sinusoids=Sinusoids.HALVES)
 
 
 class WithoutSwitches(Steps):
@@ -53,7 +62,7 @@ def test_bart_claims_learned_positions_alone():
 
 
 def test_the_order_of_the_sinusoids_is_found():
-    made = lambda config, weights: Steps(config, weights, Sinusoids.HALVES)  # noqa: E731
+    made = lambda config, weights: Steps(config, weights, HALVES)  # noqa: E731
     assert declare_operator("it", made, CLAIMS).profile.sinusoids is Sinusoids.HALVES
 
 
@@ -62,3 +71,17 @@ def test_a_function_that_raises_has_the_default_claim():
         raise KeyError("no such parameter")
 
     assert declare_operator("it", build, CLAIMS).features == {"sinusoidal"}
+
+
+@pytest.mark.parametrize("positions", PaddedPositions)
+def test_positions_behind_padding_are_found(positions):
+    profile = EncoderDecoderProfile(positions=positions)
+    found = declare_operator("it", partial(Steps, profile=profile), CLAIMS)
+    assert found.profile == profile
+    assert found.features == EVERY
+
+
+def test_nan_behind_padding_of_a_target_is_not_claimed():
+    """A block later, a row that reads nothing reaches the others."""
+    found = declare_operator("it", TorchTransformer, CLAIMS)
+    assert EVERY - found.features == {"hidden_states", "steps", "any_target_padding"}

@@ -1,0 +1,168 @@
+"""The probe of packed and paged attention finds declarations, and names mistakes."""
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from attnspec.conformance.cli.app import app
+from attnspec.conformance.mutants.bases.packed import PlainPacked
+from attnspec.conformance.mutants.bases.packed import correct as correct_packed
+from attnspec.conformance.mutants.bases.paged import correct as correct_paged
+from attnspec.conformance.mutants.packed import sequences as _planted  # noqa: F401
+from attnspec.conformance.mutants.registry import planted
+from attnspec.conformance.probe.declaration import NOTHING
+from attnspec.conformance.probe.packed import packed_declaration, probe_packed, questions_of
+from attnspec.implementations import packed_eager, paged_eager
+from attnspec.spec.packed import EmptySequences, LseLayout, PackedProfile
+from attnspec.spec.paged import PagedProfile
+from attnspec.spec.profiles import EmptyRow, RoundingLevel
+
+TYPES = (torch.float64, torch.float32)
+
+
+def executed(findings, function, operator):
+    """Execute the printed declaration, and return what it declares."""
+    code = packed_declaration("it", f"{operator} = probed", findings, operator)
+    names = {"probed": function}
+    exec(code, names)
+    return names["IMPLEMENTATION"]
+
+
+def by_question(findings):
+    return {each.question: each for each in findings}
+
+
+@pytest.mark.parametrize(
+    ("implementation", "operator"),
+    [(packed_eager.IMPLEMENTATION, "packed"), (paged_eager.IMPLEMENTATION, "paged")],
+)
+def test_the_declaration_of_an_implementation_is_found(implementation, operator):
+    findings = probe_packed(implementation.function, operator)
+    found = executed(findings, implementation.function, operator)
+    assert not any(each.deviation for each in findings)
+    assert found.features == implementation.features
+    assert found.profile == implementation.profile
+    assert found.dtypes == implementation.dtypes
+    assert type(found) is type(implementation)
+
+
+@pytest.mark.parametrize("layout", LseLayout)
+def test_answers_of_the_profile_are_found(layout):
+    profile = PackedProfile(lse_layout=layout, rounding=RoundingLevel.EAGER)
+    function = correct_packed(profile=profile).function
+    found = executed(probe_packed(function, dtypes=TYPES), function, "packed")
+    assert found.profile.lse_layout is layout
+    assert found.profile.empty_row is EmptyRow.ZERO
+    assert found.profile.empty_sequences is EmptySequences.ALLOWED
+
+
+def test_refusals_of_empty_sequences_are_found():
+    class Strict(PlainPacked):
+        def __call__(self, query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, **options):
+            if not bool((cu_seq_q.diff() > 0).all() and (cu_seq_k.diff() > 0).all()):
+                raise ValueError("an empty sequence")
+            return super().__call__(query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, **options)
+
+    found = by_question(probe_packed(Strict(), dtypes=TYPES))
+    assert found["empty sequences"].answer == "undefined"
+
+
+def test_invalid_lengths_that_are_accepted_are_counted():
+    found = by_question(probe_packed(packed_eager.packed, dtypes=TYPES[1:]))["invalid arguments"]
+    assert found.answer.endswith("accepted")
+    assert all("is not refused" in line for line in found.evidence)
+    assert found.facts == {}
+
+
+@pytest.mark.parametrize("paged", [False, True])
+def test_a_correct_base_refuses_invalid_arguments(paged):
+    correct, operator = (correct_paged, "paged") if paged else (correct_packed, "packed")
+    found = by_question(probe_packed(correct().function, operator, dtypes=TYPES[1:]))
+    assert found["invalid arguments"].answer == "all refused"
+    assert found["invalid arguments"].facts == {"features": ["validates"]}
+
+
+MISTAKES = {
+    "own-packed-upper-left": ("causal", "the diagonal is upper-left"),
+    "own-packed-interleaved": ("grouped heads", ""),
+    "own-packed-softcap-dropped": ("softcap", ""),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_is_no_feature_and_is_named(name):
+    question, cause = MISTAKES[name]
+    function = planted()[name].subject.function
+    findings = probe_packed(function, dtypes=TYPES)
+    found = by_question(findings)[question]
+    assert found.answer == "wrong"
+    assert cause in found.deviation
+    declared = executed(findings, function, "packed")
+    assert {"grouped heads": "gqa"}.get(question, question) not in declared.features
+
+
+def test_one_page_size_is_found():
+    def sixteen(query, key, *arguments, **options):
+        if key.shape[1] != 16:
+            raise ValueError("pages have 16 tokens")
+        return paged_eager.paged(query, key, *arguments, **options)
+
+    findings = probe_packed(sixteen, "paged", dtypes=TYPES)
+    assert by_question(findings)["page sizes"].answer == "16"
+    assert executed(findings, sixteen, "paged").page_sizes == (16,)
+    assert isinstance(executed(findings, sixteen, "paged").profile, PagedProfile)
+
+
+def test_a_function_that_is_always_wrong_has_no_declaration():
+    findings = probe_packed(lambda query, *arguments, **options: 0 * query, dtypes=TYPES)
+    found = by_question(findings)
+    assert found["storage types"].answer == "none"
+    assert found["rounding"].answer == "unknown"
+    assert packed_declaration("it", "packed = probed", findings, "packed") == NOTHING
+
+
+FILE = """
+import time
+from attnspec.implementations.packed_eager import packed
+
+def hangs_with_softcap(*arguments, softcap=None, **options):
+    if softcap is not None:
+        time.sleep(60)
+    return packed(*arguments, **options)
+"""
+
+
+def test_the_command_prints_findings_and_a_declaration_that_conforms(tmp_path):
+    path, written = tmp_path / "varlen.py", tmp_path / "declared.py"
+    path.write_text("from attnspec.implementations.packed_eager import packed as varlen\n")
+    arguments = [f"{path}:varlen", "--operator", "packed", "--dtypes", "float32"]
+    result = CliRunner().invoke(app, ["probe", *arguments, "--write", str(written)])
+    assert result.exit_code == 0, result.output
+    for question in questions_of("packed"):
+        assert question in result.output
+    check = ["check", f"{written}:IMPLEMENTATION", "--effort", "smoke", "-n", "1"]
+    result = CliRunner().invoke(app, [*check, "--laws", "SEQ-1", "--laws", "SEQ-7"])
+    assert result.exit_code == 0, result.output
+
+
+def test_a_call_that_hangs_costs_the_questions_that_need_it(tmp_path):
+    path = tmp_path / "hangs.py"
+    path.write_text(FILE)
+    arguments = [f"{path}:hangs_with_softcap", "--operator", "packed", "--dtypes", "float32"]
+    result = CliRunner().invoke(app, ["probe", *arguments, "--timeout", "3"])
+    assert result.exit_code == 0, result.output
+    assert "no answer within 3 s" in result.output
+    assert "float32: right" in result.output
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--operator", "gelu"], "packed and paged"),
+        (["--operator", "packed", "--features", "causal"], "all its features"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(options, message):
+    result = CliRunner().invoke(app, ["probe", "packed_eager", *options])
+    assert result.exit_code == 2
+    assert message in " ".join(result.output.split())
