@@ -76,7 +76,8 @@ def paged(
     )
     result = flex_attention(
         padded,
-        *slots,
+        slots[0],
+        slots[1],
         block_mask=pool.convert_logical_block_mask(of_tokens, kv_len=lengths),
         scale=scale,
         enable_gqa=enable_gqa,
