@@ -36,6 +36,8 @@ FEATURES: dict[str, str] = {
     "softcap": "softcap",
     "sinks": "sinks",
     "alibi": "alibi",
+    "key_lengths": "key lengths",
+    "query_offset": "query offset",
     "lse": "log-sum-exp",
     "dropout": "dropout",
     "backward": "backward",

@@ -34,6 +34,8 @@ TITLES = {
     "gqa": "grouped heads",
     "lse": "log-sum-exp",
     "alibi": "ALiBi",
+    "key_lengths": "key lengths",
+    "query_offset": "query offset",
     "validates": "invalid arguments raise",
     "causal_alignment": "causal diagonal",
     "causal_single_query": "causal flag, one query",
@@ -113,13 +115,14 @@ def _usual(row: str) -> str:
     if row in Profile.QUESTIONS:
         default = getattr(Profile(), row)
         return str(default or Profile().empty_row)
-    given = Counter(record.answers[row] for record in records() if record.answers[row])
+    given = Counter(filter(None, (record.answers.get(row, "") for record in records())))
     return given.most_common(1)[0][0] if given else NONE
 
 
 def _cell(record: LibraryRecord, row: str, usual: str) -> Cell:
     """Return an answer that links to its evidence; one that differs from the usual is marked."""
-    answer = record.answers[row]
+    # a record that is older than the question has no answer
+    answer = record.answers.get(row, "")
     if answer == NONE:
         return text("–")
     shown = answer if len(answer) <= LONGEST else f"{answer[: LONGEST - 1]}…"
@@ -134,7 +137,7 @@ def _differences() -> list[nodes.Node]:
     for row in PROFILE:
         groups: dict[str, list[str]] = {}
         for record in records():
-            if record.answers[row] not in (NONE, "unknown"):
+            if record.answers.get(row, NONE) not in (NONE, "unknown"):
                 groups.setdefault(record.answers[row], []).append(record.name)
         if len(groups) < 2:
             continue
