@@ -248,13 +248,18 @@ def with_laws(record: LibraryRecord, report: Report) -> LibraryRecord:
 def read(path: Path) -> list[LibraryRecord]:
     """Return the records of a file, or none if there is no file.
 
+    A question that is newer than a record has no answer in it.
+
     Raises:
         ValueError: if the file is not of this kind; names it.
     """
     if not path.exists():
         return []
     try:
-        return [LibraryRecord.from_data(each) for each in json.loads(path.read_text("utf-8"))]
+        records = map(LibraryRecord.from_data, json.loads(path.read_text("utf-8")))
+        return [
+            replace(each, answers=dict.fromkeys(rows(), NONE) | each.answers) for each in records
+        ]
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{path}: no records of libraries: {error}") from error
 

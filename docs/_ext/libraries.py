@@ -115,14 +115,13 @@ def _usual(row: str) -> str:
     if row in Profile.QUESTIONS:
         default = getattr(Profile(), row)
         return str(default or Profile().empty_row)
-    given = Counter(filter(None, (record.answers.get(row, "") for record in records())))
+    given = Counter(record.answers[row] for record in records() if record.answers[row])
     return given.most_common(1)[0][0] if given else NONE
 
 
 def _cell(record: LibraryRecord, row: str, usual: str) -> Cell:
     """Return an answer that links to its evidence; one that differs from the usual is marked."""
-    # a record that is older than the question has no answer
-    answer = record.answers.get(row, "")
+    answer = record.answers[row]
     if answer == NONE:
         return text("–")
     shown = answer if len(answer) <= LONGEST else f"{answer[: LONGEST - 1]}…"
@@ -137,7 +136,7 @@ def _differences() -> list[nodes.Node]:
     for row in PROFILE:
         groups: dict[str, list[str]] = {}
         for record in records():
-            if record.answers.get(row, NONE) not in (NONE, "unknown"):
+            if record.answers[row] not in (NONE, "unknown"):
                 groups.setdefault(record.answers[row], []).append(record.name)
         if len(groups) < 2:
             continue

@@ -40,23 +40,13 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     update = metafunc.config.getoption("--attnspec-update")
     stored = _stored(update)
     if "mutant" in metafunc.fixturenames:
-        mutants = _selected(pattern, part, stored)
+        kept = (stored.sources, {row.mutant for row in stored.results}) if stored else ()
+        mutants = select_mutants(pattern, part, *kept)
         metafunc.parametrize("mutant", [pytest.param(mutant, id=mutant.id) for mutant in mutants])
     else:
         is_whole = not pattern and part == "1/1"
         is_current = stored is not None and correct_are_current(stored.sources)
         metafunc.parametrize("name", list(correct()) if is_whole and not is_current else [])
-
-
-def _selected(pattern: str, part: str, stored: KillMatrix | None) -> list[Mutant]:
-    """Return the mutants of a run; of an update, those that are not current or have no result."""
-    every = select_mutants(pattern, part)
-    if stored is None:
-        return every
-    old = {mutant.id for mutant in select_mutants(pattern, part, stored.sources)}
-    known = {row.mutant for row in stored.results}
-    # a run that was interrupted stores the results that it had
-    return [mutant for mutant in every if mutant.id in old or mutant.id not in known]
 
 
 @functools.cache

@@ -121,7 +121,10 @@ def kind_of(mutant: Mutant) -> SubjectKind:
 
 
 def select_mutants(
-    pattern: str = "", part: str = "1/1", stored: Mapping[str, str] | None = None
+    pattern: str = "",
+    part: str = "1/1",
+    stored: Mapping[str, str] | None = None,
+    tried: Collection[str] | None = None,
 ) -> list[Mutant]:
     """Return the mutants of the catalogue that a run tries.
 
@@ -130,6 +133,8 @@ def select_mutants(
         part: "2/7" for the second of seven parts, dealt out one by one.
         stored: the digests of sources of a stored run: mutants whose results in it are current are
             left out. None leaves none out.
+        tried: the mutants that have results in it: an interrupted run has stored some. None means
+            that all have.
 
     Raises:
         ValueError: if the part does not exist, or no id contains the pattern.
@@ -141,7 +146,12 @@ def select_mutants(
     if not matches:
         raise ValueError(f"no mutant has {pattern!r} in its id")
     if stored is not None:
-        matches = [each for each in matches if not is_current(each.id, kind_of(each), stored)]
+        matches = [
+            each
+            for each in matches
+            if (tried is not None and each.id not in tried)
+            or not is_current(each.id, kind_of(each), stored)
+        ]
     return matches[int(number) - 1 :: int(of)]
 
 

@@ -111,6 +111,11 @@ class TestUpdate:
         assert select_mutants(stored=source_digests()) == []
         assert correct_are_current(source_digests())
 
+    def test_a_mutant_without_a_result_is_tried(self):
+        tried = MUTANTS.keys() - {"own-causal-strict"}
+        missing = select_mutants(stored=source_digests(), tried=tried)
+        assert [mutant.id for mutant in missing] == ["own-causal-strict"]
+
     @pytest.mark.parametrize(
         ("path", "inside", "outside"),
         [
