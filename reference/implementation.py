@@ -12,7 +12,6 @@ from attnspec.reference.attention import attention_with_options
 from attnspec.reference.heads import repeat_kv
 from attnspec.reference.masks import (
     alibi,
-    displacement,
     displacement_of_elements,
     visible_keys,
     within_length,
@@ -125,9 +124,8 @@ def scaled_dot_product_attention(
     wide: Callable[[torch.Tensor], torch.Tensor] = partial(torch.Tensor.to, dtype=compute_dtype)
 
     ignored = queries == 1 and causal_single_query == CausalSingleQuery.IGNORED
-    if key_lengths is None and query_offset is None:
-        after = displacement(queries, keys, causal_alignment, device=query.device)
-    else:
+    after = None
+    if key_lengths is not None or query_offset is not None:
         after = displacement_of_elements(
             queries,
             keys,
@@ -142,6 +140,7 @@ def scaled_dot_product_attention(
         attn_mask=attn_mask,
         is_causal=is_causal and not ignored,
         window=window,
+        alignment=causal_alignment,
         after=after,
         device=query.device,
     )
@@ -150,7 +149,7 @@ def scaled_dot_product_attention(
     if bias is not None:
         bias = wide(bias)
     if alibi_slopes is not None:
-        slopes = alibi(wide(alibi_slopes), queries, keys, after=after)
+        slopes = alibi(wide(alibi_slopes), queries, keys, causal_alignment, after=after)
         bias = slopes if bias is None else bias + slopes
     if scale is None:
         scale = d_head**-0.5 if d_head else 1.0

@@ -144,14 +144,11 @@ def key_lengths(case: Case, pattern: KeyLengths) -> Int[torch.Tensor, " batch"]:
     """Return how many keys each batch element has, in 32 bits or 64 by the seed."""
     keys = case.keys
     choices = (max(keys - 1, 1), keys, keys // 2, 1, 3 * keys // 4)
-    least = min(keys, 1)
-    lengths = [
-        min(max(choices[(number + case.seed) % len(choices)], least), keys)
-        for number in range(case.batch)
-    ]
+    turn = torch.arange(case.batch) + case.seed
+    lengths = torch.tensor(choices)[turn % len(choices)].clamp(min(keys, 1), keys)
     if pattern is KeyLengths.EMPTY:
-        lengths[:1] = [0] * len(lengths[:1])
-    return torch.tensor(lengths, dtype=_index_dtype(case), device=case.device)
+        lengths[:1] = 0
+    return lengths.to(_index_dtype(case)).to(case.device)
 
 
 def query_offset(
