@@ -1,7 +1,7 @@
 """torch's experimental paged attention: `flex_attention` with masks by page, as paged attention.
 
 `PagedAttention` keeps the table and turns a mask over the tokens of a sequence into one over the
-slots of the pool. It is told here which pages each sequence has, and writes new tokens itself.
+slots of the pool. Here it gets the pages of each sequence, and writes new tokens itself.
 """
 
 from typing import Any

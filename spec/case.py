@@ -148,7 +148,7 @@ class Layouts:
 
 
 class KeyLengths(StrEnum):
-    """How many keys each batch element has, where it may have fewer than the tensors hold."""
+    """The number of keys of each batch element, which may be smaller than that of the tensors."""
 
     RAGGED = "ragged"
     """At least one key each, another number in neighbours, all keys in some element."""

@@ -43,9 +43,9 @@ class Pooled(StrEnum):
     """The state from which a pooler makes the vector of a text."""
 
     FIRST_SLOT = "first_slot"
-    """That of the first slot, which may be padding: BERT in transformers."""
+    """The state of the first slot, which may be padding: BERT in transformers."""
     FIRST_REAL_TOKEN = "first_real_token"
-    """That of the first real token: sentence-transformers."""
+    """The state of the first real token: sentence-transformers."""
 
 
 @dataclass(frozen=True, kw_only=True)

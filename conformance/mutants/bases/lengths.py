@@ -11,7 +11,7 @@ LENGTHS = (
     *(Feature.KEY_LENGTHS, Feature.QUERY_OFFSET, Feature.WINDOW, Feature.SOFTCAP),
     *(Feature.SINKS, Feature.ALIBI, Feature.LSE, Feature.VALIDATES),
 )
-"""What it claims beside the features of every base."""
+"""The features that the attention claims beside those of every base."""
 
 
 class Ragged(Dense):

@@ -55,7 +55,7 @@ def merge_explanation(
     name = _name(got, expected, bounds, _other_merges(wide, base, expected, parts[0][1].dtype))
     if name:
         return name
-    # any finite number may stand there
+    # any finite number is allowed there
     is_empty = (expected[1] == -torch.inf) & got[1].isfinite()
     filled = torch.where(is_empty, got[1].double(), expected[1])
     finite = "two parts without keys have a finite log-sum-exp"
