@@ -22,6 +22,12 @@ def lengths_of(call: Call) -> Int[torch.Tensor, " batch"]:
     return call.key_lengths
 
 
+def has_keys(call: Call) -> Bool[torch.Tensor, "batch 1 keys 1"]:
+    """Return true for the keys and values that each batch element has."""
+    key = torch.arange(call.key.shape[2], device=call.key.device)
+    return (key < lengths_of(call)[:, None])[:, None, :, None]
+
+
 def readable(subject: Subject, call: Call) -> Bool[torch.Tensor, "batch heads queries keys"]:
     """Return the keys that each query may read, those within the length of its batch element."""
     rows = torch.arange(call.query.shape[2])

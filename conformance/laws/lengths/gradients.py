@@ -1,7 +1,5 @@
 """Laws of LEN: gradients of calls whose batch elements have unequal numbers of keys."""
 
-import torch
-
 from attnspec.conformance.attention.strategies import POSITIVE, cases, vary
 from attnspec.conformance.attention.subject import WRT, Subject
 from attnspec.conformance.comparison.violation import NotClaimed
@@ -17,7 +15,7 @@ from attnspec.conformance.laws.helpers.gradients import (
     incoming_gradient,
     require_evidence_of_gradients,
 )
-from attnspec.conformance.laws.helpers.lengths import lengths_of
+from attnspec.conformance.laws.helpers.lengths import has_keys
 from attnspec.conformance.laws.law import law
 from attnspec.spec import Case, Feature, KeyLengths
 
@@ -45,7 +43,6 @@ RAGGED = SMALL.but(key_lengths=KeyLengths.RAGGED)
         scales=POSITIVE,
         only=plain,
     ),
-    needs={Feature.BACKWARD},
     cost=3,
 )
 def law_keys_beyond_the_length_have_no_gradient(subject: Subject, case: Case) -> None:
@@ -56,8 +53,7 @@ def law_keys_beyond_the_length_have_no_gradient(subject: Subject, case: Case) ->
     grad = incoming_gradient(case)
     message = "the gradient is wrong where batch elements have unequal lengths"
     gradients, expected = differentiate_and_judge(subject, call, grad, WRT, message)
-    key = torch.arange(case.keys, device=call.key.device)
-    beyond = (key >= lengths_of(call)[:, None])[:, None, :, None]
+    beyond = ~has_keys(call)
     for name in ("key", "value"):
         where = beyond.expand(gradients[name].shape)
         check_zero(gradients[name], name, where, "a key beyond the length has a gradient")

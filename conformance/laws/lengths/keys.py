@@ -2,7 +2,6 @@
 
 import torch
 
-from attnspec.conformance.attention.call import Call
 from attnspec.conformance.attention.strategies import POSITIVE, cases, vary
 from attnspec.conformance.attention.subject import Subject
 from attnspec.conformance.comparison.violation import NotClaimed
@@ -24,7 +23,7 @@ from attnspec.conformance.laws.helpers.cases import (
     SMALL,
     TILES,
 )
-from attnspec.conformance.laws.helpers.lengths import comparable_rows, each_element, lengths_of
+from attnspec.conformance.laws.helpers.lengths import comparable_rows, each_element, has_keys
 from attnspec.conformance.laws.helpers.rows import check_empty_rows, check_rows
 from attnspec.conformance.laws.law import law
 from attnspec.spec import (
@@ -75,7 +74,7 @@ LENGTHS = (Feature.KEY_LENGTHS,)
 def law_numbers_beyond_the_length_change_nothing(subject: Subject, case: Case) -> None:
     """LEN-1: other keys and values beyond the length of their batch element change no output."""
     call = subject.draw(case)
-    hidden = ~_has(call)[:, None, :, None]
+    hidden = ~has_keys(call)
     if not bool(hidden.any()):
         raise NotClaimed("every batch element has all keys")
     changed = {}
@@ -104,7 +103,7 @@ def law_nan_and_infinity_beyond_the_length_follow_the_profile(subject: Subject, 
     """LEN-1: NaN or infinity beyond the length has no effect, or gives NaN by profile."""
     call = subject.draw(case)
     expected = subject.expect(call)
-    beyond = ~_has(call)[:, None, :, None]
+    beyond = ~has_keys(call)
     if not bool(beyond.any()):
         raise NotClaimed("every batch element has all keys")
     profile = subject.implementation.profile
@@ -210,9 +209,3 @@ def law_lengths_and_options_combine(subject: Subject, case: Case) -> None:
     out = subject.call(call)
     expected = subject.judge(call, out, "lengths and another option do not both apply")
     require_evidence(call, expected)
-
-
-def _has(call: Call) -> torch.Tensor:
-    """Return true for the keys that each batch element has, (batch, keys)."""
-    key = torch.arange(call.key.shape[2], device=call.key.device)
-    return key < lengths_of(call)[:, None]

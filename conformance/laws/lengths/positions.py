@@ -17,7 +17,7 @@ from attnspec.conformance.laws.helpers.cases import (
     SMALL,
     TILES,
 )
-from attnspec.conformance.laws.helpers.lengths import as_mask, lengths_of
+from attnspec.conformance.laws.helpers.lengths import as_mask
 from attnspec.conformance.laws.helpers.rows import check_equal_call, check_rows
 from attnspec.conformance.laws.law import law
 from attnspec.spec import Case, Feature, KeyLengths
@@ -65,7 +65,6 @@ def has_positions(case: Case) -> bool:
 def law_positions_count_from_the_length(subject: Subject, case: Case) -> None:
     """LEN-3: flag, window and slopes count from the last key of the element, or from the first."""
     call = subject.draw(case)
-    lengths_of(call)
     expected = subject.judge(
         call, subject.call(call), "positions are not counted in the keys of each batch element"
     )

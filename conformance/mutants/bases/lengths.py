@@ -54,8 +54,7 @@ class Ragged(Dense):
         if alibi_slopes is not None:
             wide = self.wide(query.dtype)
             bias = -alibi_slopes.to(wide)[:, None, None] * after.abs().to(wide)
-            hidden = torch.zeros_like(bias).masked_fill(~visible, -torch.inf)
-            mask = bias + (mask.to(wide) if mask.dtype != torch.bool else hidden + self.zero(mask))
+            mask = bias + (self.zero(mask) if mask.dtype == torch.bool else mask.to(wide))
         key, value = self.operands(key, value, lengths)
         return super().__call__(
             query, key, value, mask, dropout_p, False, scale, enable_gqa, **options
