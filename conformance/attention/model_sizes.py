@@ -86,6 +86,8 @@ TRAINED = (
     Sizes(name="GPT-2 124M", heads=((12, 12), (6, 6)), widths=((64, 64),)),
     Sizes(name="Llama 3, divided among devices", heads=((4, 2), (8, 2)), widths=((128, 128),)),
 )
+GPT2_TRAINED = Sizes(name="GPT-2 124M", heads=((12, 12), (8, 8)), widths=((64, 64),))
+"""On two texts of 1 024 tokens these have over 2**24 scores."""
 PREFILLED = (
     Sizes(name="GPT-2 124M", heads=((12, 12),), widths=((64, 64),)),
     Sizes(name="Granite 3, divided", heads=((12, 4), (8, 2)), widths=((64, 64),), options=GRANITE),

@@ -22,6 +22,7 @@ from attnspec.conformance.attention.model_sizes import (
     ENCODERS,
     FEW_HEADS,
     GEMMA_TRAINED,
+    GPT2_TRAINED,
     IMAGES,
     LATENT,
     LATENT_ALL,
@@ -228,6 +229,21 @@ PHASES = (
         batch=(1, 1, 2),
     ),
     Phase(
+        name="chunked prefill of long chunks",
+        models=(DIVIDED,),
+        queries=(512, 640),
+        keys=(1281, 1500),
+        is_long=True,
+    ),
+    Phase(
+        name="chunked prefill of several requests",
+        models=(DIVIDED,),
+        queries=(16, 64),
+        keys=(1024, 1300),
+        batch=(4, 6),
+        is_long=True,
+    ),
+    Phase(
         name="decoding",
         models=(*DECODERS, LATENT, OF_16, MISTRAL),
         queries=(1, 1),
@@ -342,7 +358,7 @@ PHASES = (
     ),
     Phase(
         name="training on two texts of 1 024 tokens with all heads",
-        models=TRAINED[:1],
+        models=(GPT2_TRAINED,),
         queries=(1024, 1030),
         batch=(2,),
         backward=True,

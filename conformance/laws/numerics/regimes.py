@@ -37,8 +37,9 @@ SAMPLE = Limits(numbers=2**18, scores=2**15, rows=32)
 LAYOUTS = tuple(each for layout in Layout for each in (layout, Layout.EXPANDED))
 """Layouts of the incoming gradient in turn; every second is expanded, as the gradient of a sum."""
 
-KINDS = ("normal", "small", "normal", "spiked")
-"""Kinds of the incoming gradient in turn: that of a mean over many tokens is small."""
+KINDS = ("normal", "small", "large", "spiked")
+"""Kinds of the incoming gradient in turn: that of a mean over many tokens is small, and that of a
+scaled loss large."""
 
 MILD = 0.1
 """A scale that spreads the weights of any width."""

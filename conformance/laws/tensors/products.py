@@ -81,10 +81,10 @@ def expect_of_products(subject: Subject, call: Call, spacing: float) -> Expected
     q and k, or scaled ones, a score errs by e = ((1 + ε)² - 1) |scale| max Σ|q||k| at most, before
     or after softcap, whose slope is 1 at most; the log-sum-exp errs by as much. A weight changes by
     a factor within exp(± 2 e), or not at all if one key is there and no sink. As a factor of its
-    value it errs by ε, and the row sum too if it is a product: (1 + ε)/(1 - ε), and ln(1 + ε) in the
-    log-sum-exp. Values err by ε unless their dtype holds no more numbers. Altogether a part m of
-    Σ p|v|. The roundings of the profile are those at the changed numbers, whose sizes grow by as
-    much.
+    value it errs by ε, and the row sum too if it is a product: (1 + ε)/(1 - ε) altogether, and
+    ln(1 + ε) in the log-sum-exp. Values err by ε unless their dtype holds no more numbers. These
+    are a part m of Σ p|v|. The roundings of the profile are those at the changed numbers, whose
+    sizes grow by as much.
     """
     expected = subject.expect(call)
     if call.value.dtype == F64:
