@@ -75,10 +75,10 @@ after it was formed has its underflow scaled too: |scale| f.
 
 **Range.** Nothing is promised for a row that is out of range forward, whose Σ|dO||v| exceeds a
 quarter of the accumulator's range, or whose dt (eager: dP, dP - D and c dS too) may exceed the
-range of the storage type; nor for the keys that it reads. Nor for a gradient of which a stored part may
-exceed the range of the storage type. Parts are stored if a gradient is written n > 1 times, or at
-level eager, and then before they are scaled: max(1, |scale|) Σ M|k| replaces Σ M|k| there. Two such
-parts may be infinities of either sign.
+range of the storage type; nor for the keys that it reads. Nor for a gradient of which a stored part
+may exceed the range of the storage type. Parts are stored if a gradient is written n > 1 times, or
+at level eager, and then before they are scaled: max(1, |scale|) Σ M|k| replaces Σ M|k| there. Two
+such parts may be infinities of either sign.
 
 A hidden pair has p = 0, and 0 · ∞ is NaN. If the profile permits that, a row may be NaN, and add
 NaN to every key, if its dP, or dP - D, overflows at a hidden key, or if the row itself is out of
