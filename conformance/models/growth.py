@@ -130,10 +130,10 @@ def grown_cases(law: str, pinned: Sequence[ModelCase], seed: int, count: int) ->
         return []
     # a third of the laws meet many tokens, a sixth each of the others
     growths = list(dict.fromkeys([dice.choice((Growth.TOKENS, *Growth)), *Growth]))
-    chosen = []
-    for number in range(min(count, len(growths))):
-        at_once = [growths[number]]
-        if law in OF_TWO_SIZES or dice.random() < SHARE_OF_TWO:
-            at_once.append(dice.choice([each for each in growths if each is not growths[number]]))
-        chosen.append(grown(dice.choice(small), at_once, dice))
-    return chosen
+    chosen: list[tuple[Growth, ...]] = []
+    for growth in growths[:count]:
+        pairs = [(growth, each) for each in growths if each is not growth]
+        others = [pair for pair in pairs if pair[::-1] not in chosen]
+        is_of_two = law in OF_TWO_SIZES or dice.random() < SHARE_OF_TWO
+        chosen.append(dice.choice(others) if is_of_two and others else (growth,))
+    return [grown(dice.choice(small), each, dice) for each in chosen]

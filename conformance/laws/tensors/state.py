@@ -180,7 +180,7 @@ PREFILL = Case(heads=2, kv_heads=2, queries=70, keys=70, d_head=16, d_value=16, 
         DECODING,
         DECODING.but(batch=4, heads=4, kv_heads=2, d_head=128, d_value=128, dtype=F16),
     ),
-    cost=4,
+    cost=24,
 )
 def law_calls_of_other_sizes_in_between_change_nothing(subject: Subject, case: Case) -> None:
     """TEN-5: after longer, shorter, wider and narrower calls, a call gives what it gave before."""
