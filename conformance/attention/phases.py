@@ -31,6 +31,7 @@ from attnspec.conformance.attention.model_sizes import (
     LLAMA_70B,
     MANY_HEADS,
     MISTRAL,
+    MISTRAL_7B,
     OF_16,
     OF_FEW_HEADS,
     PHI_3,
@@ -49,10 +50,10 @@ from attnspec.conformance.attention.model_sizes import (
     Sizes,
 )
 
-PRODUCTS = 2e9
+PRODUCTS = 1.4e9
 """Products of a call without its backward pass, which take a core a few tenths of a second."""
 
-NUMBERS_OF_GROUP = 1e7
+NUMBERS_OF_GROUP = 9.5e6
 """Likewise of one key/value head, repeated for each query head that reads it, as judges do."""
 
 TRIES = 64
@@ -152,8 +153,15 @@ PHASES = (
         name="decoding of long requests",
         models=(EIGHT_HEADS, OF_FEW_HEADS[1], PHI_3),
         queries=(1, 1),
-        keys=(1024, 2100),
+        keys=(1024, 1400),
         batch=(8, 12),
+    ),
+    Phase(
+        name="decoding behind a long window",
+        models=(PHI_3, MISTRAL_7B),
+        queries=(1, 2),
+        keys=(4160, 4700),
+        is_long=True,
     ),
     Phase(
         name="speculative decoding of long requests",
@@ -353,7 +361,6 @@ PHASES = (
         models=TRAINED,
         queries=(1024, 1200),
         backward=True,
-        is_long=True,
         products=6e9,
     ),
     Phase(
@@ -485,7 +492,7 @@ PHASES = (
         name="training of decoders with biases",
         models=ENCODERS[2:],
         queries=(257, 600),
-        batch=(1, 2),
+        batch=(4,),
         backward=True,
     ),
     Phase(

@@ -33,7 +33,7 @@ from attnspec.spec import (
 
 __all__ = ["PHASES", "Phase", "Turns", "workloads"]
 
-NUMBERS = 1.2e7
+NUMBERS = 8e6
 """Numbers of the keys and values of a call, which take a core a few tenths of a second."""
 
 MASKS = (PADDING, LEFT_PADDING, BIAS, OWN_BIAS, TEXTS)
