@@ -148,7 +148,9 @@ def _telling(subject: Subject, case: Case) -> Iterator[Case]:
     widest = max(subject.implementation.dtypes, key=lambda dtype: torch.finfo(dtype).bits)
     scale = math.copysign(MILD, case.scale) if case.scale else None
     ordinary = telling.but(values=Values.NORMAL, scale=scale)
-    for other in dict.fromkeys((telling, ordinary, ordinary.but(dtype=widest))):
+    for other in dict.fromkeys(
+        each.but(dtype=dtype) for each in (telling, ordinary) for dtype in (case.dtype, widest)
+    ):
         if other != case and subject.refuses(other) is None:
             yield other
 
