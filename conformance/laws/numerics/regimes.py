@@ -118,6 +118,7 @@ def law_every_two_regimes_equal_the_definition(subject: Subject, case: Case) -> 
         TILES.but(backward=True, dtype=F16, queries=257, keys=260, d_head=96, d_value=96),
         PACKED.but(backward=True, dtype=F16, queries=300, keys=300),
         TILES.but(backward=True, dtype=BF16, seed=len(LAYOUTS) * KINDS.index("small")),
+        TILES.but(backward=True, dtype=F16, seed=len(LAYOUTS) * KINDS.index("large")),
         TILES.but(backward=True, mode=CallMode.DETERMINISTIC),
     ),
     wide=partial(cases_of_design, backward=True),

@@ -48,6 +48,10 @@ LLAMA = Case(
     is_causal=True,
     layouts=INSIDE,
 )
+CACHES = (
+    Layouts(key=Layout.CACHE, value=Layout.CACHE),
+    Layouts(key=Layout.CACHE_INSIDE, value=Layout.CACHE_INSIDE),
+)
 OF_A_DEVICE = LLAMA.but(heads=4, kv_heads=1, d_head=64, d_value=64)
 PLAIN = LLAMA.but(heads=4, kv_heads=4, is_causal=False, dtype=F32)
 DECODING = LLAMA.but(is_causal=False, queries=1, keys=1031, batch=4, dtype=F16)
@@ -103,6 +107,13 @@ def _cases_of(
         GPT2,
         LLAMA,
         LLAMA.but(is_causal=False, queries=1, keys=1031, batch=4, dtype=F16),
+        # requests whose keys lie in a cache with room for more
+        *(
+            OF_A_DEVICE.but(
+                batch=8, heads=8, kv_heads=2, queries=1, keys=1100, is_causal=False, layouts=cache
+            )
+            for cache in CACHES
+        ),
         # a key that weighs as much as 23 000 others
         OF_A_DEVICE.but(is_causal=False, queries=1, keys=23_000, dtype=F16, values=Values.PLATEAU),
         OF_A_DEVICE.but(batch=17, queries=66, keys=66),
