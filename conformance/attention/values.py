@@ -16,7 +16,7 @@ KEPT = 2**13
 """Numbers in the largest draw that is cached."""
 
 
-MANY = 2**16
+MANY = 2**18
 """Numbers beyond which a draw takes long."""
 
 
