@@ -59,7 +59,11 @@ def law_a_lower_precision_of_products_changes_nothing_else(subject: Subject, cas
     The call leaves the setting as it is.
     """
     call = subject.draw(case)
+    # torch.compile compiles anew for each precision
+    skipped = {"high"} if subject.implementation.compiles_each_shape else set[str]()
     for precision, spacing in PRECISIONS.items():
+        if precision in skipped:
+            continue
         with product_precision(precision):
             result = subject.call_with_lse(call) if call.return_lse else (subject.call(call), None)
             after = torch.get_float32_matmul_precision()
