@@ -10,13 +10,7 @@ import torch
 from jaxtyping import Bool, Float
 
 from attnspec.conformance.attention.bounds import rows as bounds
-from attnspec.conformance.attention.bounds.rows import (
-    empty_rows,
-    first_places,
-    group_of_heads,
-    per_head,
-    rows_of,
-)
+from attnspec.conformance.attention.bounds.rows import empty_rows, group_of_heads, per_head, rows_of
 from attnspec.conformance.attention.call import Call
 from attnspec.conformance.attention.oracle import Expected, check_oracle
 from attnspec.conformance.attention.subject import Subject
@@ -25,6 +19,7 @@ from attnspec.conformance.comparison.close import check_close
 from attnspec.conformance.comparison.violation import NotClaimed
 from attnspec.spec import (
     Case,
+    CausalAlignment,
     EmptyRow,
     SoftcapOrder,
     Values,
@@ -68,7 +63,7 @@ def new_contents(case: Case, operand: str, tensor: torch.Tensor) -> torch.Tensor
 
 
 def readable(subject: Subject, call: Call) -> Bool[torch.Tensor, "batch heads queries keys"]:
-    """Return true for the keys that a query may read by mask, flag, window and number of keys."""
+    """Return true for the keys that each query may read by mask, causal flag and window."""
     batch, heads, queries, _ = call.query.shape
     keys = call.key.shape[2]
     visible = torch.ones(batch, heads, queries, keys, dtype=torch.bool, device=call.query.device)
@@ -76,11 +71,10 @@ def readable(subject: Subject, call: Call) -> Bool[torch.Tensor, "batch heads qu
         is_bool = call.attn_mask.dtype == torch.bool
         visible = visible & (call.attn_mask if is_bool else call.attn_mask != -torch.inf)
     profile = subject.implementation.profile
-    place = torch.arange(queries, device=visible.device)[:, None]
-    position = place + first_places(call, profile)[:, None, None, None]
+    alignment = profile.causal_alignment
+    offset = keys - queries if alignment is CausalAlignment.LOWER_RIGHT else 0
+    position = torch.arange(queries, device=visible.device)[:, None] + offset
     key = torch.arange(keys, device=visible.device)
-    if call.key_lengths is not None:
-        visible = visible & (key < call.key_lengths[:, None, None, None])
     if call.is_causal and not profile.ignores_causal_flag(queries):
         visible = visible & (key <= position)
     left, right = call.window or (None, None)

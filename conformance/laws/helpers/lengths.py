@@ -5,10 +5,9 @@ from collections.abc import Iterator
 import torch
 from jaxtyping import Bool, Int
 
-from attnspec.conformance.attention.bounds.rows import first_places
+from attnspec.conformance.attention.bounds.rows import first_places, rows_of
 from attnspec.conformance.attention.call import Call
 from attnspec.conformance.attention.subject import Subject
-from attnspec.conformance.laws.helpers.calls import readable
 from attnspec.spec import EmptyRow, Feature
 
 
@@ -21,6 +20,28 @@ def lengths_of(call: Call) -> Int[torch.Tensor, " batch"]:
     if call.key_lengths is None:
         raise ValueError("a law of lengths needs a case with lengths")
     return call.key_lengths
+
+
+def readable(subject: Subject, call: Call) -> Bool[torch.Tensor, "batch heads queries keys"]:
+    """Return the keys that each query may read, those within the length of its batch element."""
+    rows = torch.arange(call.query.shape[2])
+    visible = rows_of(call, subject.implementation.profile, rows).visible
+    return visible.expand(*call.query.shape[:3], call.key.shape[2])
+
+
+def as_mask(subject: Subject, call: Call) -> Call:
+    """Return the same call with one full mask in place of all that hides keys."""
+    visible = readable(subject, call)
+    mask = visible
+    if call.attn_mask is not None and call.attn_mask.dtype != torch.bool:
+        mask = call.attn_mask.expand(visible.shape).masked_fill(~visible, -torch.inf)
+    return call.but(
+        attn_mask=mask.contiguous(),
+        is_causal=False,
+        window=None,
+        key_lengths=None,
+        query_offset=None,
+    )
 
 
 def each_element(subject: Subject, call: Call) -> Iterator[tuple[int, Call]]:

@@ -192,14 +192,11 @@ def slice_call(
     keys: slice = slice(None),
 ) -> Call:
     """Return the call of some batch elements, queries and keys, without its mask."""
-    lengths, offset = call.key_lengths, call.query_offset
     return call.but(
         query=call.query[batch, :, queries],
         key=call.key[batch, :, keys],
         value=call.value[batch, :, keys],
         attn_mask=None,
-        key_lengths=None if lengths is None else lengths[batch],
-        query_offset=None if offset is None else offset[batch],
     )
 
 

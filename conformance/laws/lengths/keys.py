@@ -27,10 +27,16 @@ from attnspec.conformance.laws.helpers.cases import (
 from attnspec.conformance.laws.helpers.lengths import comparable_rows, each_element, lengths_of
 from attnspec.conformance.laws.helpers.rows import check_empty_rows, check_rows
 from attnspec.conformance.laws.law import law
-from attnspec.conformance.laws.masking.causal import (
-    law_unreadable_nan_and_infinity_follow_the_profile,
+from attnspec.spec import (
+    Case,
+    Feature,
+    KeyLengths,
+    Mask,
+    MaskedNonfinite,
+    MaskPattern,
+    MaskShape,
+    Values,
 )
-from attnspec.spec import Case, Feature, KeyLengths, Mask, MaskPattern, MaskShape, Values
 
 RAGGED = SMALL.but(key_lengths=KeyLengths.RAGGED)
 SMALLEST = Case(
@@ -96,7 +102,29 @@ def law_numbers_beyond_the_length_change_nothing(subject: Subject, case: Case) -
 )
 def law_nan_and_infinity_beyond_the_length_follow_the_profile(subject: Subject, case: Case) -> None:
     """LEN-1: NaN or infinity beyond the length has no effect, or gives NaN by profile."""
-    law_unreadable_nan_and_infinity_follow_the_profile(subject, case)
+    call = subject.draw(case)
+    expected = subject.expect(call)
+    beyond = ~_has(call)[:, None, :, None]
+    if not bool(beyond.any()):
+        raise NotClaimed("every batch element has all keys")
+    profile = subject.implementation.profile
+    answers = {"key": profile.masked_keys, "value": profile.masked_values}
+    finite = torch.finfo(case.dtype).max
+    for name, poison in (
+        ("value", torch.nan),
+        ("key", torch.nan),
+        ("value", -torch.inf),
+        ("key", torch.inf),
+        ("key", -torch.inf),
+        ("key", finite),
+    ):
+        changed = call.but(**{name: getattr(call, name).masked_fill(beyond, poison)})
+        rows = comparable_rows(subject, changed)
+        message = f"{poison:.3g} in a {name} beyond the length changes the output"
+        may_be_nan = answers[name] is MaskedNonfinite.PROPAGATES
+        out = subject.call(changed)
+        check_rows(changed, out, expected.out, expected, rows, message, or_nan=may_be_nan)
+    require_evidence(call, expected)
 
 
 @law(

@@ -17,8 +17,8 @@ from attnspec.conformance.laws.helpers.cases import (
     SMALL,
     TILES,
 )
-from attnspec.conformance.laws.helpers.lengths import lengths_of
-from attnspec.conformance.laws.helpers.rows import check_equal_call, check_rows, with_explicit_mask
+from attnspec.conformance.laws.helpers.lengths import as_mask, lengths_of
+from attnspec.conformance.laws.helpers.rows import check_equal_call, check_rows
 from attnspec.conformance.laws.law import law
 from attnspec.spec import Case, Feature, KeyLengths
 
@@ -166,7 +166,7 @@ def law_chunks_at_their_offsets_equal_one_call(subject: Subject, case: Case) -> 
 def law_lengths_and_offsets_equal_a_mask(subject: Subject, case: Case) -> None:
     """LEN-3: a mask that hides the same keys, without lengths or offsets, gives the same."""
     call = subject.draw(case)
-    masked = with_explicit_mask(subject, call).but(window=None, key_lengths=None, query_offset=None)
+    masked = as_mask(subject, call)
     expected = subject.expect(call)
     message = "a mask differs from lengths and offsets that hide the same keys"
     check_equal_call(subject, masked, subject.call(masked), expected, message)
