@@ -108,7 +108,12 @@ GEMMA_TRAINED = Sizes(
 LLAMA_7B = Sizes(name="Llama 2 7B, Llama 3 8B", heads=((32, 32), (32, 8)), widths=((128, 128),))
 LLAMA_3B = Sizes(name="Llama 3.2 3B", heads=((24, 8),), widths=((128, 128),))
 LLAMA_70B = Sizes(name="Llama 3 70B", heads=((64, 8),), widths=((128, 128),))
-FEW_HEADS = Sizes(name="a few heads of Llama 3.2", heads=((3, 1), (4, 2)), widths=((64, 64),))
+FEW_HEADS = Sizes(
+    name="a few heads of Llama 3.2, and with a window",
+    heads=((3, 1), (4, 2)),
+    widths=((64, 64),),
+    options={"window": (1023, 0)},
+)
 EIGHT_HEADS = Sizes(name="Llama 3.2, divided", heads=((8, 2), (8, 1)), widths=((64, 64),))
 TWO_OF_ENCODER = Sizes(name="ModernBERT, divided", heads=((4, 4), (2, 2)), widths=((64, 64),))
 SMALL_ENCODER = Sizes(name="all-MiniLM, E5 small", heads=((12, 12), (8, 8)), widths=((32, 32),))
