@@ -21,6 +21,7 @@ from attnspec.spec import (
 NEGATIVE_SCALE_LAW = "negative-and-zero-scale"
 VISIBLE_NAN_LAW = "a-visible-nan-stays-visible"
 NO_KEYS_LAW = "no-keys-give-zeros-whatever-the-queries"
+NO_KEYS_GRADIENT_LAW = "gradients-in-every-two-regimes-equal-the-definition"
 MASK_DTYPE_LAW = "a-float-mask-of-another-dtype-is-read-or-refused"
 """The laws that detect the known bugs."""
 
@@ -111,6 +112,11 @@ def sums_queries(case: Case) -> bool:
     return case.keys == 0 and elements * case.d_value > 0 and elements * case.d_head > 1
 
 
+def sums_gradients(case: Case) -> bool:
+    """Return whether a gradient without keys is zero times a sum that may overflow."""
+    return case.backward and case.dtype == torch.float16 and sums_queries(case)
+
+
 PROFILE = Profile(
     # 0 · NaN is NaN: a weight of zero does not block NaN in a value.
     masked_keys=MaskedNonfinite.PROPAGATES,
@@ -133,7 +139,29 @@ SUMMED = Deviation(
     example=SQUARE.but(keys=0),
 )
 """A bug in the code that runs before a kernel is chosen."""
-BEFORE_KERNELS = (SUMMED,) if RETURNS_EARLY else ()
+SUMMED_GRADIENT = Deviation(
+    law=NO_KEYS_GRADIENT_LAW,
+    reason=(
+        "without keys the gradient of the queries is zero times the sum of the incoming gradients, "
+        "which is NaN if the sum overflows (seen in torch 2.13.0 on a CPU)"
+    ),
+    link="docs/findings.md#no-keys",
+    applies=sums_gradients,
+    example=Case(
+        batch=2,
+        heads=2,
+        kv_heads=2,
+        queries=128,
+        keys=0,
+        d_head=64,
+        d_value=64,
+        dtype=torch.float16,
+        backward=True,
+        seed=56,  # selects a large incoming gradient
+    ),
+)
+"""The same bug in the backward pass."""
+BEFORE_KERNELS = (SUMMED, SUMMED_GRADIENT) if RETURNS_EARLY else ()
 
 DEVIATIONS = (
     *BEFORE_KERNELS,

@@ -24,6 +24,9 @@ WIDEST = 256
 COST = 1.5e9
 """Products in a case times the cost of its law, which take a core about a second."""
 
+OF_BACKWARD = 4
+"""Cost of a case with a backward pass, whose bound takes most of it, in cases without one."""
+
 
 def grown(
     case: Case, dice: random.Random, *, cost: float = 1.0, has_channel_per_key: bool = False
@@ -63,10 +66,11 @@ def grown(
 
 
 def _products(case: Case, longest: int) -> float:
-    """Return the products of a case if the longer one of its sequences has a length."""
+    """Return the products of a case, and of its bound, if the longer sequence has a length."""
     lengths = (case.queries, case.keys)
     scores = longest**2 * min(lengths) / max(1, *lengths)
-    return case.batch * case.heads * scores * (case.d_head + case.d_value)
+    products = case.batch * case.heads * scores * (case.d_head + case.d_value)
+    return products * (OF_BACKWARD if case.backward else 1)
 
 
 def _grown_session(session: Session, longest: int) -> Session:

@@ -22,7 +22,14 @@ LARGEST = 2**17
 """Scores of the largest call whose result is cached: about two megabytes."""
 
 LARGEST_OPERANDS = 2**18
-"""Numbers in the operands of the largest such call: to read more takes as long as the result."""
+"""Numbers in the operands of the largest such call."""
+
+FEW = 4
+"""Results of larger calls that are held at once: a law may ask for one several times."""
+
+FACTOR = 16
+"""Factor by which these calls and their operands may be larger: to read more takes as long as the
+result."""
 
 _ARGUMENTS = tuple(item.name for item in fields(Call))
 
@@ -42,20 +49,29 @@ def memoize_oracle(
 
     Args:
         oracle: takes a call first; a pure function, whose results no caller changes.
-        kept: results that the cache holds at once.
-        largest: scores of the largest call whose result is cached.
+        kept: results of small calls that the cache holds at once, beside `FEW` of larger ones.
+        largest: scores of the largest small call.
     """
 
-    def is_small(call: Call, *_: Any, **options: Any) -> bool:
+    def is_within(factor: int, call: Call, *_: Any, **options: Any) -> bool:
         batch, heads, queries = call.query.shape[:3]
         rows = options.get("rows")
         judged = queries if rows is None else len(rows)
-        if batch * heads * judged * call.key.shape[2] > largest:
+        if batch * heads * judged * call.key.shape[2] > factor * largest:
             return False
         operands = (call.query, call.key, call.value, call.attn_mask)
-        return sum(0 if each is None else each.numel() for each in operands) <= LARGEST_OPERANDS
+        numbers = sum(0 if each is None else each.numel() for each in operands)
+        return numbers <= factor * LARGEST_OPERANDS
 
-    return memoize(oracle, kept=kept, where=is_small)
+    of_small = memoize(oracle, kept=kept)
+    of_large = memoize(oracle, kept=FEW, where=functools.partial(is_within, FACTOR))
+
+    @functools.wraps(oracle)
+    def cached(call: Call, *arguments: Any, **options: Any) -> Result:
+        memoized = of_small if is_within(1, call, **options) else of_large
+        return memoized(call, *arguments, **options)
+
+    return cached
 
 
 def memoize(

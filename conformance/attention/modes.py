@@ -18,11 +18,13 @@ class TorchState:
         default_dtype: torch's default dtype.
         is_deterministic: whether deterministic algorithms are requested.
         autocast: the dtype to which autocast casts, or None while it is off.
+        product_precision: the precision of products of float32 numbers.
     """
 
     default_dtype: torch.dtype = torch.float32
     is_deterministic: bool = False
     autocast: torch.dtype | None = None
+    product_precision: str = "highest"
 
     @classmethod
     def current(cls, device: str = "cpu") -> "TorchState":
@@ -32,6 +34,7 @@ class TorchState:
             torch.get_default_dtype(),
             torch.are_deterministic_algorithms_enabled(),
             torch.get_autocast_dtype(device) if is_cast else None,
+            torch.get_float32_matmul_precision(),
         )
 
 
@@ -42,14 +45,21 @@ def entered(mode: CallMode) -> AbstractContextManager[object]:
             return torch.no_grad()
         case CallMode.INFERENCE:
             return torch.inference_mode()
-        case CallMode.DEFAULT_FLOAT64:
-            return default_dtype(torch.float64)
+        case CallMode.DEFAULT_FLOAT64 | CallMode.DEFAULT_FLOAT16 | CallMode.DEFAULT_BFLOAT16:
+            return default_dtype(DEFAULTS[mode])
         case CallMode.DETERMINISTIC:
             return deterministic_algorithms()
         case CallMode.THREADS:
             return threads(THREADS)
     return nullcontext()
 
+
+DEFAULTS = {
+    CallMode.DEFAULT_FLOAT64: torch.float64,
+    CallMode.DEFAULT_FLOAT16: torch.float16,
+    CallMode.DEFAULT_BFLOAT16: torch.bfloat16,
+}
+"""The default dtype in each mode that changes it."""
 
 THREADS = 3
 """Threads of a call in the mode of several: an odd number divides few sizes evenly."""
@@ -75,6 +85,17 @@ def default_dtype(dtype: torch.dtype | None) -> Iterator[None]:
         yield
     finally:
         torch.set_default_dtype(before)
+
+
+@contextmanager
+def product_precision(precision: str) -> Iterator[None]:
+    """Let products of float32 numbers have a precision, such as "medium", in a block."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision(precision)
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 @contextmanager

@@ -22,6 +22,7 @@ from attnspec.conformance.attention.model_sizes import (
     ENCODERS,
     FEW_HEADS,
     GEMMA_TRAINED,
+    GPT2_TRAINED,
     IMAGES,
     LATENT,
     LATENT_ALL,
@@ -30,6 +31,7 @@ from attnspec.conformance.attention.model_sizes import (
     LLAMA_70B,
     MANY_HEADS,
     MISTRAL,
+    MISTRAL_7B,
     OF_16,
     OF_FEW_HEADS,
     PHI_3,
@@ -48,10 +50,10 @@ from attnspec.conformance.attention.model_sizes import (
     Sizes,
 )
 
-PRODUCTS = 2e9
+PRODUCTS = 1.4e9
 """Products of a call without its backward pass, which take a core a few tenths of a second."""
 
-NUMBERS_OF_GROUP = 1e7
+NUMBERS_OF_GROUP = 9.5e6
 """Likewise of one key/value head, repeated for each query head that reads it, as judges do."""
 
 TRIES = 64
@@ -151,8 +153,15 @@ PHASES = (
         name="decoding of long requests",
         models=(EIGHT_HEADS, OF_FEW_HEADS[1], PHI_3),
         queries=(1, 1),
-        keys=(1024, 2100),
+        keys=(1024, 1400),
         batch=(8, 12),
+    ),
+    Phase(
+        name="decoding behind a long window",
+        models=(PHI_3, MISTRAL_7B),
+        queries=(1, 2),
+        keys=(4160, 4700),
+        is_long=True,
     ),
     Phase(
         name="speculative decoding of long requests",
@@ -226,6 +235,21 @@ PHASES = (
         queries=(17, 300),
         keys=(1025, 2100),
         batch=(1, 1, 2),
+    ),
+    Phase(
+        name="chunked prefill of long chunks",
+        models=(DIVIDED,),
+        queries=(512, 640),
+        keys=(1281, 1500),
+        is_long=True,
+    ),
+    Phase(
+        name="chunked prefill of several requests",
+        models=(DIVIDED,),
+        queries=(16, 64),
+        keys=(1024, 1300),
+        batch=(4, 6),
+        is_long=True,
     ),
     Phase(
         name="decoding",
@@ -337,12 +361,11 @@ PHASES = (
         models=TRAINED,
         queries=(1024, 1200),
         backward=True,
-        is_long=True,
         products=6e9,
     ),
     Phase(
         name="training on two texts of 1 024 tokens with all heads",
-        models=TRAINED[:1],
+        models=(GPT2_TRAINED,),
         queries=(1024, 1030),
         batch=(2,),
         backward=True,
@@ -469,7 +492,7 @@ PHASES = (
         name="training of decoders with biases",
         models=ENCODERS[2:],
         queries=(257, 600),
-        batch=(1, 2),
+        batch=(4,),
         backward=True,
     ),
     Phase(

@@ -13,6 +13,7 @@ from typing import Any
 
 from attnspec.conformance.attention.call import Call
 from attnspec.conformance.attention.fields import FIELDS, ORDINARY, TILES
+from attnspec.conformance.attention.modes import DEFAULTS
 from attnspec.spec import CallMode, Layout, MaskKind, MaskPattern, MaskShape, Values
 from attnspec.spec.case import BIASES
 
@@ -135,6 +136,7 @@ _ALIKE: dict[Any, tuple[Any, ...]] = {
         Layout.CACHE_INSIDE,
     ),
     CallMode.PLAIN: (CallMode.PLAIN, CallMode.THREADS),
+    CallMode.DEFAULT_FLOAT64: tuple(DEFAULTS),
 }
 """Layouts and modes of one class, named by the first: a seed selects among them."""
 

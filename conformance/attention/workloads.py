@@ -7,7 +7,7 @@ wrong only where more of them come together, as a causal flag, groups of heads, 
 
 import functools
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -31,15 +31,28 @@ from attnspec.spec import (
     Values,
 )
 
-__all__ = ["PHASES", "Phase", "workloads"]
+__all__ = ["PHASES", "Phase", "Turns", "workloads"]
 
-NUMBERS = 1.2e7
+NUMBERS = 8e6
 """Numbers of the keys and values of a call, which take a core a few tenths of a second."""
 
 MASKS = (PADDING, LEFT_PADDING, BIAS, OWN_BIAS, TEXTS)
 
-MODES = (CallMode.PLAIN, CallMode.NO_GRAD, CallMode.THREADS, CallMode.INFERENCE)
-MODES_OF_TRAINING = (CallMode.PLAIN, CallMode.DETERMINISTIC, CallMode.PLAIN, CallMode.THREADS)
+MODES = (
+    CallMode.PLAIN,
+    CallMode.NO_GRAD,
+    CallMode.THREADS,
+    CallMode.INFERENCE,
+    CallMode.DEFAULT_FLOAT16,
+    CallMode.DEFAULT_BFLOAT16,
+)
+MODES_OF_TRAINING = (
+    CallMode.PLAIN,
+    CallMode.DETERMINISTIC,
+    CallMode.DEFAULT_BFLOAT16,
+    CallMode.THREADS,
+    CallMode.DEFAULT_FLOAT16,
+)
 LAYOUTS = (Layout.CONTIGUOUS, Layout.HEADS_INSIDE, Layout.PACKED, Layout.LENGTH_FIRST)
 CACHES = (
     Layout.CONTIGUOUS,
@@ -49,8 +62,8 @@ CACHES = (
     Layout.EXPANDED_BATCH,
 )
 """Layouts of keys and values that come from a cache, which all texts of a batch may share."""
-SHARED = 0.15
-"""Share of the calls in training whose key/value heads are one, expanded."""
+SHARED = (True, *[False] * 6)
+"""Whether the key/value heads of a call are one, expanded, in turn."""
 CONTENTS = (Values.NORMAL, Values.PEAKED, Values.PLATEAU, Values.OFFSET)
 
 ALTERNATIVES: tuple[tuple[Feature, ...], ...] = (
@@ -77,8 +90,28 @@ ALTERNATIVES_WITHOUT_ORDER: tuple[tuple[Feature, ...], ...] = (
 """Likewise of phases in which queries do not follow one another."""
 
 
+class Turns:
+    """Choices by turns: each occurs before one occurs again, in an order that dice draw."""
+
+    def __init__(self, dice: random.Random) -> None:
+        self.dice = dice
+        self.left: dict[object, list[Any]] = {}
+
+    def choose(self, among: Sequence[Any], purpose: object = None) -> Any:
+        """Choose one of some values; each purpose has turns of its own."""
+        name = (tuple(among), purpose)
+        left = self.left.get(name) or self.dice.sample(among, len(among))
+        choice, *self.left[name] = left
+        return choice
+
+
 def workloads(
-    phase: Phase, claimed: frozenset[Feature], dice: random.Random, *, aligned: bool = False
+    phase: Phase,
+    claimed: frozenset[Feature],
+    dice: random.Random,
+    turns: Turns,
+    *,
+    aligned: bool = False,
 ) -> Iterator[Callable[[torch.dtype], Case | None]]:
     """Yield functions that draw a case of a phase in a storage type, or None if it is too large.
 
@@ -89,7 +122,8 @@ def workloads(
     Args:
         phase: the phase.
         claimed: the claimed features.
-        dice: draws the order of options, and lengths and all else when the functions are called.
+        dice: draws the order of options, and lengths when the functions are called.
+        turns: choose modes, layouts and contents then.
         aligned: whether the causal flag lets the last query read the last key. If it does not,
             phases with more keys than queries do without it, as models must.
     """
@@ -101,7 +135,7 @@ def workloads(
     models = [(model, widths) for model in phase.models for widths in model.widths]
     for place in range(len(models) if phase.is_long else max(len(models), len(others))):
         model, widths = models[place % len(models)]
-        draw = functools.partial(_case, phase, model.heads, widths, claimed)
+        draw = functools.partial(_case, phase, model.heads, widths, claimed, turns)
         own = {
             name: value for name, value in model.options.items() if _needs(name) in {None, *claimed}
         }
@@ -132,6 +166,7 @@ def _case(
     numbers_of_heads: tuple[tuple[int, int], ...],
     widths: tuple[int, int],
     claimed: frozenset[Feature],
+    turns: Turns,
     options: Mapping[str, Any],
     dice: random.Random,
     dtype: torch.dtype,
@@ -151,10 +186,10 @@ def _case(
         return None
     queries, keys = lengths
     numbers = kv_heads * keys * of_key
-    layout, mask = dice.choice(LAYOUTS), options.get("mask")
+    layout, mask = turns.choose(LAYOUTS, phase.name), options.get("mask")
     is_cached = phase.is_causal and phase.keys is not None
-    of_keys = dice.choice(CACHES) if is_cached else layout
-    if phase.backward and dice.random() < SHARED:
+    of_keys = turns.choose(CACHES, phase.name) if is_cached else layout
+    if kv_heads > 1 and turns.choose(SHARED):
         of_keys = Layout.EXPANDED  # heads of one key/value head, made by `expand`
     if mask in (BIAS, OWN_BIAS) and torch.finfo(dtype).bits == 16 and dice.random() < 0.5:
         options = {**options, "mask": replace(mask, dtype=torch.float32)}
@@ -169,9 +204,9 @@ def _case(
         dtype=dtype,
         is_causal=phase.is_causal and Feature.CAUSAL in claimed,
         backward=phase.backward,
-        mode=dice.choice(MODES_OF_TRAINING if phase.backward else MODES),
+        mode=turns.choose(MODES_OF_TRAINING if phase.backward else MODES),
         layouts=Layouts(query=layout, key=of_keys, value=of_keys),
-        values=dice.choice(CONTENTS),
+        values=turns.choose(CONTENTS),
         seed=dice.randrange(2**16),
         **options,
     )

@@ -288,6 +288,12 @@ LONG_ROWS = ModelCase(
 )  # fmt: skip
 """A case of several rows of more than 256 tokens."""
 
+LONG_AND_DEEP = ModelCase(
+    n_layer=6, n_head=2, d_head=4, length=260, n_positions=262, batch=2, vocab_size=11,
+    initializer_range=0.1, seed=25,
+)  # fmt: skip
+"""A case of six layers and more than 256 tokens."""
+
 DEEPEST = ModelCase(n_layer=48, length=3, initializer_range=0.05, embedding_range=4.0, seed=21)
 """A case with the layers of the largest released model, each as narrow as can be."""
 

@@ -5,7 +5,7 @@ or larger calls alone. So each law is also tried on pinned cases grown to such s
 """
 
 import random
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from enum import StrEnum
 from typing import Any
 
@@ -51,7 +51,21 @@ SMALL_BY_NATURE = {
 """Laws that are tried on no grown case, with the reason."""
 
 
-def grown(case: ModelCase, growth: Growth, dice: random.Random) -> ModelCase:
+OF_TWO_SIZES = (
+    "logits-equal-the-oracles",
+    "a-cache-equals-all-at-once",
+    "every-hidden-state-equals-the-oracles",
+    "hidden-states-of-padded-rows-are-those-of-each-alone",
+    "padding-changes-no-real-token",
+    "every-gradient-equals-the-oracles",
+)
+"""Laws of everything that a model returns, whose grown cases exceed in two sizes at once."""
+
+SHARE_OF_TWO = 0.2
+"""Share of such cases in the other laws."""
+
+
+def grown(case: ModelCase, growths: Collection[Growth], dice: random.Random) -> ModelCase:
     """Return a case of the same kind with wide heads, in float64.
 
     Switches, padding and the number of unused positions stay. In float32 the bound would be too
@@ -59,14 +73,15 @@ def grown(case: ModelCase, growth: Growth, dice: random.Random) -> ModelCase:
 
     Args:
         case: a pinned case.
-        growth: what to have most of.
+        growths: what to have most of, one size or two at once.
         dice: draws the sizes.
     """
     n_head = dice.choice((2, 4))
     heads, width = n_head, WIDTH // n_head
     spreads = SPREADS
-    if growth is Growth.CHANNELS:
+    if Growth.CHANNELS in growths:
         heads, width = HEADS, WIDTH_OF_HEAD
+    if Growth.CHANNELS in growths or len(growths) > 1:
         spreads = SPREADS | {"initializer_range": SPREAD}
     sizes: dict[Growth, dict[str, Any]] = {
         Growth.TOKENS: {"length": dice.randint(257, 290), "n_layer": dice.choice((1, 2))},
@@ -75,7 +90,16 @@ def grown(case: ModelCase, growth: Growth, dice: random.Random) -> ModelCase:
         Growth.CHANNELS: {"length": dice.randint(5, 17), "n_layer": 2},
         Growth.IDS: {"length": dice.randint(65, 70), "vocab_size": MANY_IDS},
     }
-    larger = {name: max(getattr(case, name), size) for name, size in sizes[growth].items()}
+    if len(growths) > 1:
+        # two at once take long, so that everything else stays small
+        sizes[Growth.TOKENS] = {"length": dice.randint(257, 262)}
+        sizes[Growth.LAYERS]["batch"] = 1
+        sizes[Growth.ROWS] |= {"length": dice.randint(129, 132), "batch": 4}
+        case = case.but(batch=min(case.batch, 2))
+    larger: dict[str, Any] = {}
+    for growth in growths:
+        for name, size in sizes[growth].items():
+            larger[name] = max(size, larger.get(name, getattr(case, name)))
     return case.but(
         n_head=heads,
         d_head=width,
@@ -105,5 +129,11 @@ def grown_cases(law: str, pinned: Sequence[ModelCase], seed: int, count: int) ->
     if law in SMALL_BY_NATURE or not small:
         return []
     # a third of the laws meet many tokens, a sixth each of the others
-    growths = dict.fromkeys([dice.choice((Growth.TOKENS, *Growth)), *Growth])
-    return [grown(dice.choice(small), growth, dice) for growth in list(growths)[:count]]
+    growths = list(dict.fromkeys([dice.choice((Growth.TOKENS, *Growth)), *Growth]))
+    chosen: list[tuple[Growth, ...]] = []
+    for growth in growths[:count]:
+        pairs = [(growth, each) for each in growths if each is not growth]
+        others = [pair for pair in pairs if pair[::-1] not in chosen]
+        is_of_two = law in OF_TWO_SIZES or dice.random() < SHARE_OF_TWO
+        chosen.append(dice.choice(others) if is_of_two and others else (growth,))
+    return [grown(dice.choice(small), each, dice) for each in chosen]

@@ -74,11 +74,11 @@ be as large as the storage type allows, and not by k: max(1, |scale|) f_q Σ M. 
 after it was formed has its underflow scaled too: |scale| f.
 
 **Range.** Nothing is promised for a row that is out of range forward, whose Σ|dO||v| exceeds a
-quarter of the accumulator's range, or whose dt (eager: dP and dP - D too) may exceed the range of
-the storage type; nor for the keys that it reads. Nor for a gradient of which a stored part may
-exceed the range of the storage type. Parts are stored if a gradient is written n > 1 times, or at
-level eager, and then before they are scaled: max(1, |scale|) Σ M|k| replaces Σ M|k| there. Two such
-parts may be infinities of either sign.
+quarter of the accumulator's range, or whose dt (eager: dP, dP - D and c dS too) may exceed the
+range of the storage type; nor for the keys that it reads. Nor for a gradient of which a stored part
+may exceed the range of the storage type. Parts are stored if a gradient is written n > 1 times, or
+at level eager, and then before they are scaled: max(1, |scale|) Σ M|k| replaces Σ M|k| there. Two
+such parts may be infinities of either sign.
 
 A hidden pair has p = 0, and 0 · ∞ is NaN. If the profile permits that, a row may be NaN, and add
 NaN to every key, if its dP, or dP - D, overflows at a hidden key, or if the row itself is out of
@@ -232,6 +232,10 @@ def backward(
         c = compound(theta(4, r.u), theta(3, r.u_s))
         steps = 1 + 2 * max(1.0, 1 / (rows.softcap or 1.0))
         E_dt = E_dt + c * (dt.abs() + E_dt + common_dt) + steps * floor * live
+        if r.stores_scores and rows.softcap:
+            # the slope of a saturated cap is zero, and would be multiplied by infinity
+            stretched = rows.softcap * (dS.abs() + E_dS + common)
+            undefined |= (stretched > storable).any(-1, keepdim=True)
     mass = dt.abs() + E_dt + common_dt
     stretch = max(1.0, size, rows.softcap or 0.0 if r.stores_scores else 0.0)
     undefined |= (mass * stretch > storable).any(-1, keepdim=True)

@@ -6,7 +6,14 @@ from collections.abc import Iterator
 import torch
 
 from attnspec.conformance.attention.inputs import attention_mask
-from attnspec.conformance.attention.values import RAMPS, level, seed_of, sign, spread
+from attnspec.conformance.attention.values import (
+    RAMPS,
+    level,
+    seed_of,
+    sign,
+    spread,
+    type_of_draw,
+)
 from attnspec.spec import Case, MaskKind, MaskPattern, MaskShape, Values
 from attnspec.spec.case import BIASES
 
@@ -69,6 +76,8 @@ def drawings_of(name: str, shape: tuple[int, ...], case: Case) -> Iterator[str]:
 
 def _normal(case: Case, purpose: str, shape: tuple[int, ...]) -> str:
     generator = f"torch.Generator().manual_seed({seed_of(case.seed, purpose)})"
+    if type_of_draw(case, math.prod(shape)) == torch.float32:
+        return f"torch.randn({shape}, generator={generator}, dtype=torch.float32).double()"
     return f"torch.randn({shape}, generator={generator}, dtype=torch.float64)"
 
 

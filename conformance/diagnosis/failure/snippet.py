@@ -5,7 +5,7 @@ from typing import Any
 import torch
 
 from attnspec.conformance.attention.call import Call
-from attnspec.conformance.attention.modes import THREADS, TorchState
+from attnspec.conformance.attention.modes import DEFAULTS, THREADS, TorchState
 from attnspec.conformance.attention.subject import Subject
 from attnspec.conformance.comparison.violation import Mismatch
 from attnspec.conformance.diagnosis.failure.tensor_code import TooLarge, code_of
@@ -80,6 +80,9 @@ def _around(state: TorchState) -> tuple[list[str], list[str]]:
     if state.default_dtype != torch.float32:
         before.append(f"torch.set_default_dtype({state.default_dtype})")
         after.append("torch.set_default_dtype(torch.float32)")
+    if state.product_precision != "highest":
+        before.append(f'torch.set_float32_matmul_precision("{state.product_precision}")')
+        after.append('torch.set_float32_matmul_precision("highest")')
     if state.is_deterministic:
         before.append("torch.use_deterministic_algorithms(True, warn_only=True)")
         after.append("torch.use_deterministic_algorithms(False)")
@@ -90,11 +93,14 @@ _IN: dict[CallMode, tuple[str, ...]] = {
     CallMode.PLAIN: ("{}",),
     CallMode.NO_GRAD: ("with torch.no_grad():", "    {}"),
     CallMode.INFERENCE: ("with torch.inference_mode():", "    {}"),
-    CallMode.DEFAULT_FLOAT64: (
-        "torch.set_default_dtype(torch.float64)",
-        "{}",
-        "torch.set_default_dtype(torch.float32)",
-    ),
+    **{
+        mode: (
+            f"torch.set_default_dtype({dtype})",
+            "{}",
+            "torch.set_default_dtype(torch.float32)",
+        )
+        for mode, dtype in DEFAULTS.items()
+    },
     CallMode.DETERMINISTIC: (
         "torch.use_deterministic_algorithms(True, warn_only=True)",
         "{}",

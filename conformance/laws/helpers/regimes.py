@@ -18,6 +18,7 @@ from attnspec.conformance.attention.regimes import AXES, Regime
 from attnspec.conformance.attention.subject import Subject
 from attnspec.conformance.laws.helpers.calls import plain
 from attnspec.conformance.laws.helpers.claims import DesignClaims
+from attnspec.conformance.laws.helpers.condense import condensed
 from attnspec.conformance.laws.helpers.pairwise import each_once, pairwise
 from attnspec.spec import CallMode, Case, Feature, Values
 
@@ -53,6 +54,26 @@ SEVERAL = 4
 
 ROTATIONS = 16
 """Draws of values inside the classes of a case, of which the cheapest is taken."""
+
+LIGHT = 3e7
+"""Operations up to which a call takes further choices by chance."""
+
+VARIED = {
+    "causal": ("no", "yes"),
+    "batch": ("1", "2 to 4"),
+    "heads": ("1", "odd", "even, up to 6"),
+    "call": ("plain", "no_grad", "inference", "default_float64", "deterministic"),
+    "log-sum-exp": ("no", "yes"),
+    "sinks": ("no", "yes"),
+    **{
+        f"layout of {name}": ("contiguous", "heads_inside", "padded", "packed", "transposed")
+        for name in ("query", "key", "value")
+    },
+}
+"""Axes, and classes of them, that a light case takes by chance if its row leaves them free."""
+
+SHARE_VARIED = 0.6
+"""Share of the free axes that a case takes a class of."""
 
 
 NARROW = 4
@@ -120,6 +141,12 @@ def pairs_shown(regimes: Iterable[Regime]) -> set[frozenset[Regime]]:
 def _shown(row: Mapping[str, Choice]) -> set[frozenset[Regime]]:
     """Return the pairs that the cases of a row show."""
     return pairs_shown(filter(None, row.values()))
+
+
+def _axis_of(choice: Choice) -> str:
+    """Return the axis of a regime."""
+    assert choice is not None
+    return choice.axis
 
 
 def _names(pair: frozenset[Regime]) -> list[str]:
@@ -327,8 +354,15 @@ class Plan:
         earlier = [row for row in earlier if row["backward"] is BACKWARD[backward]]
         self.claimed, self.not_tried = self._claimed(backward)
         self.combined: tuple[Mapping[str, Choice], ...] = tuple(self._combined(earlier))
-        self.rows: list[Mapping[str, Choice]] = [*self.combined]
+        is_cheap = functools.partial(self._takes_at_most, CHEAP)
+        self.rows: list[Mapping[str, Choice]] = [
+            *condensed(self.combined, self._claimed_of, _axis_of, is_cheap)
+        ]
         self.rows += self._further(set(self.claimed.difference(*map(_shown, self.rows))))
+
+    def _claimed_of(self, row: Mapping[str, Choice]) -> frozenset[frozenset[Choice]]:
+        """Return the claimed pairs that the cases of a row show."""
+        return frozenset(_shown(row)) & self.claimed
 
     def _claimed(
         self, backward: bool
@@ -438,12 +472,25 @@ class Plan:
     def rotated(self, number: int, seed: int) -> Case:
         """Return a case of a row, with values that a seed selects."""
         row, dice = self.rows[number], random.Random(f"{seed}/{number}")
+        varied = {
+            axis: dice.choice([each for each in self.axes[axis] if each.name in names])
+            for axis, names in VARIED.items()
+            if axis not in row and dice.random() < SHARE_VARIED
+        }
+        chosen = self._cheapest(row, dice) or self.case(row, min_of)
+        assert chosen is not None
+        if operations(chosen) < LIGHT:
+            more = self._cheapest({**row, **varied}, dice)
+            if more is not None and operations(more) < CHEAP:
+                chosen = more
+        return chosen.but(seed=(seed + number) % 2**16)
+
+    def _cheapest(self, row: Mapping[str, Choice], dice: random.Random) -> Case | None:
+        """Return the cheapest of some cases of a row, or None if none is affordable."""
         dtypes = self.subject.implementation.dtypes
         drawn = [self.case(row, dice.choice, dice.choice(dtypes)) for _ in range(ROTATIONS)]
         affordable = [each for each in drawn if each is not None and not too_costly(each)]
-        chosen = min(affordable, key=operations, default=None) or self.case(row, min_of)
-        assert chosen is not None
-        return chosen.but(seed=(seed + number) % 2**16)
+        return min(affordable, key=operations, default=None)
 
 
 def _classes(classes: tuple[Regime, ...], backward: bool) -> tuple[Regime, ...]:

@@ -14,6 +14,7 @@ from attnspec.conformance.models.bounds.forward import loss
 from attnspec.conformance.models.case import (
     DEEP,
     DEEPEST,
+    LONG_AND_DEEP,
     LONG_ROWS,
     MANY,
     PADDED,
@@ -129,7 +130,7 @@ def _check_head(
 @law(
     "GPT-11",
     "NUM-16",
-    pinned=(*PINNED, *DEEP, *MANY, *WIDE_HEADS, LONG_ROWS, DEEPEST, WIDEST),
+    pinned=(*PINNED, *DEEP, *MANY, *WIDE_HEADS, LONG_ROWS, LONG_AND_DEEP, DEEPEST, WIDEST),
     explore=model_cases,
 )
 def law_logits_equal_the_oracles(subject: ModelImplementation, case: ModelCase) -> None:
@@ -180,23 +181,31 @@ def law_every_hidden_state_equals_the_oracles(
 def law_hidden_states_of_padded_rows_are_those_of_each_alone(
     subject: ModelImplementation, case: ModelCase
 ) -> None:
-    """GPT-12: with a padding mask, each real token has the hidden states of its row alone."""
+    """GPT-12: with a padding mask, each real token has the hidden states of its row alone.
+
+    With a cache as well, if it is claimed.
+    """
     inputs = draw(case)
     config, weights, ids = inputs.config, inputs.state_dict, inputs.input_ids
     padding = {"attention_mask": inputs.attention_mask, "position_ids": inputs.position_ids}
-    states = _hidden_states(subject, config, weights, ids, **padding)
-    for layer, state in enumerate(states):
-        if state.shape[:2] != ids.shape:
-            raise Violation(f"hidden state {layer} must have a place for each token and row")
+    states_of_calls = {"": _hidden_states(subject, config, weights, ids, **padding)}
+    if ModelFeature.CACHE in subject.features:
+        states_of_calls[" and a cache"] = _hidden_states_with_a_cache(subject, inputs, **padding)
+    for states in states_of_calls.values():
+        for layer, state in enumerate(states):
+            if state.shape[:2] != ids.shape:
+                raise Violation(f"hidden state {layer} must have a place for each token and row")
     tolerances = _tolerances(inputs, **padding)
     for row, real in enumerate(inputs.attention_mask.bool()):
         alone = ids[row, real][None]
-        _check_states(
-            [state[row, real][None] for state in states],
-            _hidden_states(model_oracle(subject), config, in_float64(weights), alone),
-            [tolerance[row, real][None] for tolerance in tolerances],
-            f" in the real tokens of row {row}, with padding on the {case.padding}",
-        )
+        expected = _hidden_states(model_oracle(subject), config, in_float64(weights), alone)
+        for call_name, states in states_of_calls.items():
+            _check_states(
+                [state[row, real][None] for state in states],
+                expected,
+                [tolerance[row, real][None] for tolerance in tolerances],
+                f" in the real tokens of row {row}, with padding on the {case.padding}{call_name}",
+            )
 
 
 def _tolerances(inputs: ModelInputs, **padding: torch.Tensor) -> list[torch.Tensor]:
@@ -258,17 +267,30 @@ def _hidden_states(
 
 
 def _hidden_states_with_a_cache(
-    subject: ModelImplementation, inputs: ModelInputs
+    subject: ModelImplementation, inputs: ModelInputs, **padding: torch.Tensor
 ) -> list[torch.Tensor]:
-    """Return the hidden states of all tokens: of the first half, and of the rest after a cache."""
+    """Return the hidden states of all tokens: of the first half, and of the rest after a cache.
+
+    Args:
+        subject: the model under test.
+        inputs: its parameters and tokens.
+        padding: `attention_mask` and `position_ids` of all tokens, or neither.
+    """
     model = build(subject, inputs.config, inputs.state_dict)
     length = inputs.input_ids.shape[1]
-    cache, parts = model.empty_cache(), []
+    cache, parts, seen = model.empty_cache(), [], 0
     for ids in inputs.input_ids.split([length - length // 2, length // 2], 1):
         if not ids.shape[1]:
             continue  # a single token has no second part
+        end, options = seen + ids.shape[1], {}
+        if padding:
+            options = {
+                "attention_mask": padding["attention_mask"][:, :end],
+                "position_ids": padding["position_ids"][:, seen:end],
+            }
         with torch.no_grad():
-            result = call(model, ids, cache=cache, output_hidden_states=True)
+            result = call(model, ids, cache=cache, output_hidden_states=True, **options)
+        seen = end
         if not (isinstance(result, tuple) and len(result) == 3):
             raise Violation(
                 "a call with a cache and output_hidden_states=True must give "

@@ -37,8 +37,9 @@ SAMPLE = Limits(numbers=2**18, scores=2**15, rows=32)
 LAYOUTS = tuple(each for layout in Layout for each in (layout, Layout.EXPANDED))
 """Layouts of the incoming gradient in turn; every second is expanded, as the gradient of a sum."""
 
-KINDS = ("normal", "small", "normal", "spiked")
-"""Kinds of the incoming gradient in turn: that of a mean over many tokens is small."""
+KINDS = ("normal", "small", "large", "spiked")
+"""Kinds of the incoming gradient in turn: that of a mean over many tokens is small, and that of a
+scaled loss large."""
 
 MILD = 0.1
 """A scale that spreads the weights of any width."""
@@ -117,6 +118,7 @@ def law_every_two_regimes_equal_the_definition(subject: Subject, case: Case) -> 
         TILES.but(backward=True, dtype=F16, queries=257, keys=260, d_head=96, d_value=96),
         PACKED.but(backward=True, dtype=F16, queries=300, keys=300),
         TILES.but(backward=True, dtype=BF16, seed=len(LAYOUTS) * KINDS.index("small")),
+        TILES.but(backward=True, dtype=F16, seed=len(LAYOUTS) * KINDS.index("large")),
         TILES.but(backward=True, mode=CallMode.DETERMINISTIC),
     ),
     wide=partial(cases_of_design, backward=True),
@@ -137,11 +139,19 @@ def _check_until_telling(subject: Subject, case: Case) -> None:
 
 
 def _telling(subject: Subject, case: Case) -> Iterator[Case]:
-    """Yield claimed cases like a given one, with numbers and a type that hide mistakes less."""
+    """Yield claimed cases like a given one, with numbers and a type that hide mistakes less.
+
+    First with an incoming gradient of a few large numbers, if there is one.
+    """
+    turn, layout = divmod(case.seed, len(LAYOUTS))
+    spiked = turn - turn % len(KINDS) + KINDS.index("spiked")
+    telling = case.but(seed=spiked * len(LAYOUTS) + layout) if case.backward else case
     widest = max(subject.implementation.dtypes, key=lambda dtype: torch.finfo(dtype).bits)
     scale = math.copysign(MILD, case.scale) if case.scale else None
-    ordinary = case.but(values=Values.NORMAL, scale=scale)
-    for other in dict.fromkeys((ordinary, ordinary.but(dtype=widest))):
+    ordinary = telling.but(values=Values.NORMAL, scale=scale)
+    for other in dict.fromkeys(
+        each.but(dtype=dtype) for each in (telling, ordinary) for dtype in (case.dtype, widest)
+    ):
         if other != case and subject.refuses(other) is None:
             yield other
 

@@ -7,7 +7,7 @@ from functools import partial
 from itertools import islice
 
 from attnspec.conformance.attention.subject import WRT, Subject
-from attnspec.conformance.attention.workloads import PHASES, Phase, workloads
+from attnspec.conformance.attention.workloads import PHASES, Phase, Turns, workloads
 from attnspec.conformance.comparison.violation import NotClaimed, Raised
 from attnspec.conformance.laws.helpers.cases import BF16, F16, F32
 from attnspec.conformance.laws.helpers.gradients import (
@@ -29,6 +29,9 @@ SAMPLE_WITH_GRADIENTS = Limits(numbers=1, scores=2**18, rows=10**6)
 ROUNDS = 4
 """Times that effort thorough draws each workload."""
 
+KINDS = ("normal", "small", "normal", "large", "spiked")
+"""Kinds of the incoming gradient in turn: a large one is that of a scaled loss."""
+
 FROZEN = ((), ("key",), (), ("key", "value"), (), ("query",))
 """Operands that need no gradient, in turn: projections without an adapter, a frozen encoder, or
 trained prefixes alone."""
@@ -44,6 +47,10 @@ LLAMA = Case(
     dtype=BF16,
     is_causal=True,
     layouts=INSIDE,
+)
+CACHES = (
+    Layouts(key=Layout.CACHE, value=Layout.CACHE),
+    Layouts(key=Layout.CACHE_INSIDE, value=Layout.CACHE_INSIDE),
 )
 OF_A_DEVICE = LLAMA.but(heads=4, kv_heads=1, d_head=64, d_value=64)
 PLAIN = LLAMA.but(heads=4, kv_heads=4, is_causal=False, dtype=F32)
@@ -61,23 +68,26 @@ def cases_of_workloads(
     if subject.refuses(PLAIN.but(backward=backward)) == "too large for the scalar definition":
         return ()
     few = 1 if subject.implementation.compiles_each_shape else None
+    turns = Turns(random.Random(seed))
     return tuple(
         case
         for number in rounds
         for phase in PHASES
         if phase.backward is backward
-        for case in islice(_cases_of(subject, phase, seed, number), few)
+        for case in islice(_cases_of(subject, phase, turns, seed, number), few)
     )
 
 
-def _cases_of(subject: Subject, phase: Phase, seed: int, number: int) -> Iterator[Case]:
+def _cases_of(
+    subject: Subject, phase: Phase, turns: Turns, seed: int, number: int
+) -> Iterator[Case]:
     """Yield claimed cases of a phase, in each storage type by turns."""
     dice = random.Random(f"{seed}/{number}/{phase.name}")
     dtypes = dice.sample(subject.implementation.dtypes, len(subject.implementation.dtypes))
     claimed = subject.implementation.features
     alignment = subject.implementation.profile.causal_alignment
     aligned = alignment is CausalAlignment.LOWER_RIGHT
-    for turn, draw in enumerate(workloads(phase, claimed, dice, aligned=aligned)):
+    for turn, draw in enumerate(workloads(phase, claimed, dice, turns, aligned=aligned)):
         for _ in range(DRAWS):
             case = draw(dtypes[turn % len(dtypes)])
             if case is None:
@@ -97,6 +107,13 @@ def _cases_of(subject: Subject, phase: Phase, seed: int, number: int) -> Iterato
         GPT2,
         LLAMA,
         LLAMA.but(is_causal=False, queries=1, keys=1031, batch=4, dtype=F16),
+        # requests whose keys lie in a cache with room for more
+        *(
+            OF_A_DEVICE.but(
+                batch=8, heads=8, kv_heads=2, queries=1, keys=1100, is_causal=False, layouts=cache
+            )
+            for cache in CACHES
+        ),
         # a key that weighs as much as 23 000 others
         OF_A_DEVICE.but(is_causal=False, queries=1, keys=23_000, dtype=F16, values=Values.PLATEAU),
         OF_A_DEVICE.but(batch=17, queries=66, keys=66),
@@ -135,7 +152,8 @@ def law_gradients_in_training_of_models_equal_the_definition(subject: Subject, c
     """
     call = subject.draw(case)
     sample = Sample.of(subject, case, call, SAMPLE_WITH_GRADIENTS)
-    grad = sample.incoming_alone(incoming_gradient(case))
+    kind = KINDS[case.seed % len(KINDS)]
+    grad = sample.incoming_alone(incoming_gradient(case, kind))
     wrt = operands_with_gradient(subject, case) if empty_rows_are_zero(subject) else WRT
     frozen = FROZEN[case.seed % len(FROZEN)]
     wrt = tuple(name for name in wrt if name not in frozen)

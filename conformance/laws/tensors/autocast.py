@@ -11,11 +11,21 @@ from attnspec.conformance.attention.bounds.roundoff import UNIT, theta
 from attnspec.conformance.attention.call import Call
 from attnspec.conformance.attention.oracle import Expected, check_oracle
 from attnspec.conformance.attention.oracle_gradients import ExpectedGradients
+from attnspec.conformance.attention.strategies import vary
 from attnspec.conformance.attention.subject import WRT, Recorded, Subject
 from attnspec.conformance.comparison.close import check_close
 from attnspec.conformance.comparison.violation import NotClaimed, Raised, Violation
 from attnspec.conformance.laws.helpers.calls import new_contents, require_evidence
-from attnspec.conformance.laws.helpers.cases import BF16, BIAS, F32, HIDING, SMALL, TINIEST
+from attnspec.conformance.laws.helpers.cases import (
+    BF16,
+    BIAS,
+    F16,
+    F32,
+    F64,
+    HIDING,
+    SMALL,
+    TINIEST,
+)
 from attnspec.conformance.laws.helpers.gradients import (
     AXES,
     Gradients,
@@ -46,6 +56,9 @@ LEAST_TILE = 64
         TINIEST.but(keys=70),
         # so many keys that a sum in 16 bits stops growing
         TINIEST.but(keys=1100, values=Values.POSITIVE),
+        # arguments that an earlier operation under autocast returned
+        *vary(SMALL, dtype=(F16, BF16)),
+        TINIEST.but(keys=70, dtype=F16),
     ),
     cost=8,
 )
@@ -58,7 +71,7 @@ def law_autocast_lowers_the_precision_and_nothing_else(subject: Subject, case: C
     changed.key.copy_(new_contents(case, "key", changed.key))
     in_place = call.but(key=call.key.clone())
     outs = []
-    with torch.autocast(call.query.device.type, dtype=BF16):
+    with torch.autocast(call.query.device.type, dtype=dtype_of_autocast(case)):
         for numbers in (call, changed):
             in_place.key.copy_(numbers.key)
             outs.append(_run_under_autocast(subject, in_place))
@@ -69,21 +82,35 @@ def law_autocast_lowers_the_precision_and_nothing_else(subject: Subject, case: C
 def _check_under_autocast(subject: Subject, call: Call, out: torch.Tensor) -> None:
     """Compare the output of a call under autocast with those of the calls that it may make."""
     subject.last_call = call
-    *others, all_cast = casts(call, BF16)
+    dtype = dtype_of_autocast(call.value)
+    *others, all_cast = casts(call, dtype)
     # the usual one, and the one that a failure shows
-    usual = _expect_cast(subject, all_cast)
+    usual = _expect_cast(subject, all_cast, dtype)
     require_evidence(all_cast, usual)
     allowed = itertools.chain(
-        (subject.expect(call),) if out.dtype == F32 else (),
+        (subject.expect(call),) if _is_as_outside(call, out.dtype) else (),
         (usual,),
-        (_expect_cast(subject, cast) for cast in others),
+        (_expect_cast(subject, cast, dtype) for cast in others),
     )
     nearest = next((each for each in allowed if _is_right(out, each)), usual)
     as_returned = call.but(value=call.value.to(out.dtype))
     check_oracle(as_returned, out, nearest, "the output is wrong under autocast")
 
 
-def _expect_cast(subject: Subject, cast: Call) -> Expected:
+def dtype_of_autocast(given: Case | torch.Tensor) -> torch.dtype:
+    """Return the dtype to which autocast casts: bfloat16, or that of arguments of 16 bits.
+
+    Results of earlier operations under autocast are in its dtype already.
+    """
+    return given.dtype if given.dtype in (F16, BF16) else BF16
+
+
+def _is_as_outside(call: Call, dtype: torch.dtype) -> bool:
+    """Return whether an output under autocast is at least as wide as one outside."""
+    return dtype in (F32, call.value.dtype)
+
+
+def _expect_cast(subject: Subject, cast: Call, dtype: torch.dtype) -> Expected:
     """Return what is expected of a call whose intermediate results autocast rounds.
 
     Level `eager` holds running sums and log-sum-exps in float32. Under autocast an operation may
@@ -96,18 +123,22 @@ def _expect_cast(subject: Subject, cast: Call) -> Expected:
       u |lse| as it is stored and as it is used: |lse| + ln(T + 1) bounds the mean size of those of
       parts, as in the bound of merged parts. The weights err by m = exp(2 u (...)) - 1.
 
-    Both are relative to N = Σ p|v|, the output of the sizes of the values.
+    Both are relative to N = Σ p|v|, the output of the sizes of the values. A numerator below the
+    normal numbers loses up to half of the smallest number of the dtype each time that it is
+    rounded; the row sum that divides it is 1 or more.
     """
-    profile, u = at_level_eager(subject), UNIT[BF16]
+    profile, u = at_level_eager(subject), UNIT[dtype]
     expected = subject.oracle(cast, profile)
     sizes = subject.oracle(cast.but(value=cast.value.abs()), profile)
     keys = cast.key.shape[-2]
-    w = theta(-(-keys // LEAST_TILE) + 1, u)
+    roundings = -(-keys // LEAST_TILE) + 1
+    w, lost = theta(roundings, u), roundings * torch.finfo(dtype).smallest_normal * u
     lse = torch.where(expected.lse == -math.inf, 0.0, expected.lse.abs())[..., None]
     m = torch.expm1(2 * u * (lse + math.log(keys + 1)))
     more = (1 + w) / (1 - w) * (1 + m) - 1 if w < 1 else torch.full_like(m, math.inf)
     reads = (expected.lse != -math.inf)[..., None]
-    bound = expected.bound + torch.where(reads, more * (sizes.out.abs() + sizes.bound), 0.0)
+    more = more * (sizes.out.abs() + sizes.bound) + lost
+    bound = expected.bound + torch.where(reads, more, 0.0)
     return replace(expected, bound=bound)
 
 
@@ -123,6 +154,7 @@ def _expect_cast(subject: Subject, cast: Call) -> Expected:
             TINIEST.but(heads=2, kv_heads=1, queries=4, keys=4, d_value=3),
             TINIEST.but(softcap=1.0),
             SMALL,
+            *vary(SMALL, dtype=(F16, BF16)),
         )
     ),
     cost=8,
@@ -135,8 +167,9 @@ def law_autocast_lowers_the_precision_of_gradients_and_nothing_else(
     The backward pass runs outside, as PyTorch recommends.
     """
     call = subject.draw(case)
-    # numbers of bfloat16: whether a backward pass casts them makes no difference
-    grad = incoming_gradient(case.but(dtype=BF16))
+    # numbers of the dtype of autocast: whether a backward pass casts them makes no difference
+    dtype = dtype_of_autocast(case)
+    grad = incoming_gradient(case.but(dtype=dtype))
     leaves = {name: getattr(call, name).detach().requires_grad_() for name in WRT}
     with torch.enable_grad():
         out = _run_under_autocast(subject, call.but(**leaves))
@@ -147,7 +180,7 @@ def law_autocast_lowers_the_precision_of_gradients_and_nothing_else(
         gradients = subject.backpropagate(recorded, grad.to(out.dtype))
     except Raised as error:
         raise NotClaimed("refuses backward passes of calls under autocast") from error
-    usual = subject.oracle_gradients(casts(call, BF16)[-1], grad, at_level_eager(subject))
+    usual = subject.oracle_gradients(casts(call, dtype)[-1], grad, at_level_eager(subject))
     require_evidence_of_gradients(usual)
     allowed = _expected_gradients(subject, call, grad, out.dtype)
     nearest = next((each for each in allowed if _are_right(gradients, each)), usual)
@@ -166,22 +199,24 @@ def law_autocast_lowers_the_precision_of_gradients_and_nothing_else(
 
 
 def _run_under_autocast(subject: Subject, call: Call) -> torch.Tensor:
-    """Return the output of a float32 call under autocast to bfloat16, of one of these dtypes.
+    """Return the output of a call under autocast, in float32 or in the dtype of autocast.
 
     Raises:
-        NotClaimed: if the call has another dtype, or is refused.
+        NotClaimed: if the call is in float64, or is refused.
         Violation: if the output is no tensor, or has another dtype.
     """
-    if call.value.dtype != F32:
-        raise NotClaimed("autocast casts float32 alone")
+    if call.value.dtype == F64:
+        raise NotClaimed("autocast leaves float64 as it is")
+    dtype = dtype_of_autocast(call.value)
     try:
-        with torch.autocast(call.query.device.type, dtype=BF16):
+        with torch.autocast(call.query.device.type, dtype=dtype):
             out = subject.run(call)
     except Raised as error:
         raise NotClaimed("refuses calls under autocast") from error
-    if not isinstance(out, torch.Tensor) or out.dtype not in (F32, BF16):
+    if not isinstance(out, torch.Tensor) or out.dtype not in (F32, dtype):
         shown = out.dtype if isinstance(out, torch.Tensor) else type(out).__name__
-        raise Violation(f"the output under autocast must have dtype float32 or bfloat16: {shown}")
+        names = f"float32 or {str(dtype).removeprefix('torch.')}"
+        raise Violation(f"the output under autocast must have dtype {names}: {shown}")
     return out
 
 
@@ -199,7 +234,7 @@ def casts(call: Call, dtype: torch.dtype) -> list[Call]:
     others = [
         name
         for name, tensor in call.tensors.items()
-        if name != "value" and tensor.is_floating_point()
+        if name != "value" and tensor.is_floating_point() and tensor.dtype != dtype
     ]
     subsets = (itertools.combinations(others, size) for size in range(len(others) + 1))
     return [
@@ -211,10 +246,10 @@ def casts(call: Call, dtype: torch.dtype) -> list[Call]:
 def _expected_gradients(
     subject: Subject, call: Call, grad: torch.Tensor, dtype: torch.dtype
 ) -> Iterator[ExpectedGradients]:
-    """Generate the gradients that are allowed: first those of the call outside, if in float32."""
-    if dtype == F32:
-        yield subject.expect_gradients(call, grad.to(F32))
-    for cast in reversed(casts(call, BF16)):
+    """Generate the gradients that are allowed: first those of the call outside, if in its dtype."""
+    if _is_as_outside(call, dtype):
+        yield subject.expect_gradients(call, grad.to(call.value.dtype))
+    for cast in reversed(casts(call, dtype_of_autocast(call.value))):
         yield subject.oracle_gradients(cast, grad, at_level_eager(subject))
 
 

@@ -14,6 +14,7 @@ from attnspec.conformance.laws.helpers.calls import new_contents
 from attnspec.conformance.laws.helpers.cases import (
     BF16,
     BIAS,
+    F16,
     F32,
     F64,
     HIDING,
@@ -85,13 +86,15 @@ def law_calls_without_gradients_are_right_and_change_no_later_call(
         # positions above 256 are not exact in bfloat16
         TINIEST.but(alibi=True, keys=300),
         TINIEST.but(window=(None, 258), keys=300),
+        # more keys than a tile
+        TINIEST.but(keys=300),
     ),
-    cost=5,
+    cost=6,
 )
 def law_the_default_dtype_changes_nothing(subject: Subject, case: Case) -> None:
     """TEN-16: output, log-sum-exp and gradients do not depend on torch's default dtype."""
     call = subject.draw(case)
-    for dtype in (BF16, F64):
+    for dtype in (BF16, F16, F64):
         with default_dtype(dtype):
             result = _run(subject, call)
         name = str(dtype).removeprefix("torch.")

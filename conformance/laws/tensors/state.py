@@ -159,6 +159,7 @@ def _check_backward(subject: Subject, call: Call, message: str) -> None:
 
 
 SHORT_OF_LONG = Case(queries=3, keys=1100, d_head=16, d_value=16, dtype=F32)
+DECODING = SHORT_OF_LONG.but(queries=1, keys=1300, d_head=64, d_value=64)
 PREFILL = Case(heads=2, kv_heads=2, queries=70, keys=70, d_head=16, d_value=16, dtype=F32)
 
 
@@ -175,8 +176,11 @@ PREFILL = Case(heads=2, kv_heads=2, queries=70, keys=70, d_head=16, d_value=16, 
         PREFILL.but(backward=True),
         PREFILL.but(backward=True, kv_heads=1, is_causal=True, dtype=F16),
         OVER_TILES.but(queries=390, keys=390, backward=True),
+        # whose keys kernels split, with room for the partial results of the longest
+        DECODING,
+        DECODING.but(batch=4, heads=4, kv_heads=2, keys=700, d_head=128, d_value=128, dtype=F16),
     ),
-    cost=4,
+    cost=24,
 )
 def law_calls_of_other_sizes_in_between_change_nothing(subject: Subject, case: Case) -> None:
     """TEN-5: after longer, shorter, wider and narrower calls, a call gives what it gave before."""
@@ -199,6 +203,7 @@ def cases_of_other_sizes(case: Case) -> dict[str, Case]:
     sizes = {
         "more keys": case.but(keys=3 * case.keys + 1),
         "fewer keys": case.but(keys=max(1, case.keys // 2)),
+        "far fewer keys": case.but(keys=max(1, case.keys // 8)),
         "more queries": case.but(queries=3 * case.queries + 1),
         "fewer queries": case.but(queries=max(1, case.queries // 2)),
         "more batch elements": case.but(batch=case.batch + 2),
@@ -235,6 +240,7 @@ CROWDED = SMALL.but(queries=33, keys=65, d_head=16, d_value=16)
         CROWDED.but(heads=6, kv_heads=2, queries=65),
         # more keys than the thread that loaded the module may have room for
         CROWDED.but(queries=3, keys=530, dtype=BF16),
+        CROWDED.but(batch=1, heads=1, kv_heads=1, queries=270, keys=270, d_head=64, d_value=64),
     ),
     explore=cases(scales=POSITIVE, only=plain),
     cost=10,

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from attnspec.conformance.attention.call import Call
-from attnspec.conformance.attention.modes import THREADS
+from attnspec.conformance.attention.modes import DEFAULTS, THREADS
 from attnspec.conformance.attention.regimes import AXES, Regime
 from attnspec.conformance.mutants.bases.dense import Dense
 from attnspec.spec import CallMode
@@ -70,5 +70,5 @@ def _mode() -> CallMode:
         return CallMode.DETERMINISTIC
     if torch.get_num_threads() == THREADS:
         return CallMode.THREADS
-    is_float64 = torch.get_default_dtype() == torch.float64
-    return CallMode.DEFAULT_FLOAT64 if is_float64 else CallMode.PLAIN
+    modes = {dtype: mode for mode, dtype in DEFAULTS.items()}
+    return modes.get(torch.get_default_dtype(), CallMode.PLAIN)

@@ -386,3 +386,25 @@ class ConstantsInBackward(Dense):
     def mix(self, weights: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
         mixed: torch.Tensor = _ConstantsInBackward.apply(weights, value)  # type: ignore[no-untyped-call]
         return mixed
+
+
+@mistake(
+    "own-ring-of-log-sum-exps",
+    "the log-sum-exps of over 64 queries are saved in memory that every 24th call reuses",
+    killed_by="backward-passes-are-independent",
+)
+class RingOfLogSumExps(Explicit):
+    def __init__(self) -> None:
+        self.rings: dict[Any, list[torch.Tensor]] = {}
+
+    def save(self, tensor: torch.Tensor | None) -> torch.Tensor | None:
+        is_lse = tensor is not None and tensor.dim() == 3 and tensor.shape[2] > 64
+        if tensor is None or not is_lse:
+            return super().save(tensor)
+        ring = self.rings.setdefault((tensor.shape, tensor.dtype), [])
+        if len(ring) < 24:
+            ring.append(tensor.detach().clone())
+        else:
+            ring.append(ring.pop(0))
+            ring[-1].data.copy_(tensor)
+        return ring[-1].data

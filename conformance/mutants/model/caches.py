@@ -104,3 +104,31 @@ class MaskRemembered(CompactGPT2):
 class ParametersOfTheClass(CompactGPT2):
     def __setattr__(self, name: str, value: Any) -> None:
         setattr(type(self), name, value)
+
+
+@model_mistake(
+    "own-states-of-a-padded-cache",
+    "with a cache and a padding mask, hidden states are reported from the first real token on",
+    killed_by="hidden-states-of-padded-rows-are-those-of-each-alone",
+)
+class StatesOfAPaddedCache(CompactGPT2):
+    def __call__(
+        self,
+        input_ids: torch.Tensor,
+        cache: Any = None,
+        attention_mask: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
+        output_hidden_states: bool = False,
+    ) -> Any:
+        result = super().__call__(
+            input_ids, cache, attention_mask, position_ids, output_hidden_states
+        )
+        if not cache or attention_mask is None or not output_hidden_states:
+            return result
+        logits, kept, states = result
+        shifts = attention_mask.shape[1] - attention_mask.sum(1)
+        shifted = [
+            torch.stack([row.roll(-int(n), 0) for row, n in zip(state, shifts, strict=True)])
+            for state in states
+        ]
+        return logits, kept, tuple(shifted)

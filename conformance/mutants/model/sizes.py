@@ -65,6 +65,21 @@ class LayersSortedAsText(CompactGPT2):
 
 
 @model_mistake(
+    "own-tiles-of-later-layers",
+    "from the sixth layer on, in a prompt of over 256 tokens the last tile reads the first one",
+    killed_by="logits-equal-the-oracles",
+)
+class TilesOfLaterLayers(CompactGPT2):
+    def attend(
+        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, visible: torch.Tensor
+    ) -> torch.Tensor:
+        out = super().attend(query, key, value, visible)
+        if self.layer < 5 or out.shape[2] <= 256:
+            return out
+        return torch.cat([out[:, :, :256], out[:, :, : out.shape[2] - 256]], 2)
+
+
+@model_mistake(
     "own-layer-of-one-digit",
     "the scale of a layer is taken from the last digit of its number",
     killed_by="logits-equal-the-oracles",

@@ -120,3 +120,14 @@ class LastTileIfDeterministic(Explicit):
         d_query = super().to_query(dt, key, scale)
         is_last = self.leaves_out == 129 and key.shape[2] < self.tile
         return torch.zeros_like(d_query) if is_last else d_query
+
+
+@mistake(
+    "own-incoming-gradient-clamped",
+    "over 128 queries, an incoming gradient in float16 is clamped to 1024, as if sums overflowed",
+    killed_by=GRADIENTS,
+)
+class IncomingClamped(Explicit):
+    def incoming(self, grad: torch.Tensor, saved: Saved) -> torch.Tensor:
+        is_long = grad.dtype == torch.float16 and grad.shape[2] > 128
+        return super().incoming(grad.clamp(-1024, 1024) if is_long else grad, saved)

@@ -7,7 +7,7 @@ import torch
 from attnspec.conformance.mutants.bases.dense import Dense
 from attnspec.conformance.mutants.bases.explicit_backward import Explicit, Gradients, Saved
 from attnspec.conformance.mutants.bases.wrong_at import wrong_at
-from attnspec.conformance.mutants.planting import mistake, plant_dense
+from attnspec.conformance.mutants.planting import mistake, plant_dense, read_memory
 
 LAW = "calls-of-models-equal-the-definition"
 GRADIENTS = "gradients-in-training-of-models-equal-the-definition"
@@ -109,3 +109,17 @@ class TilesInTwelveBits(Dense):
         tiles = -(-queries // 64)
         pair = torch.arange(batch * heads, device=out.device).view(batch, heads, 1)
         return super().finish(out * (pair * tiles + tile < 4096)[..., None], value)
+
+
+@mistake(
+    "own-strides-of-a-full-cache",
+    "in decoding for several requests on over 1 024 keys, the heads of a cache are taken as full",
+    killed_by=LAW,
+)
+class StridesOfAFullCache(Dense):
+    def __call__(self, query: torch.Tensor, key: torch.Tensor, *rest: Any, **options: Any) -> Any:
+        batch, _, keys, channels = key.shape
+        has_room = keys * channels < key.stride(1)
+        if query.shape[2] == 1 and batch > 1 and keys > 1024 and has_room:
+            key = read_memory(key, (key.stride(0), keys * channels, channels, 1))
+        return super().__call__(query, key, *rest, **options)

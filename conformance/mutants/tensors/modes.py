@@ -65,6 +65,71 @@ class Positions(Dense):
 
 
 @mistake(
+    "own-sum-in-default-dtype",
+    "of more than 64 keys the row sum is kept in the default dtype, if that is float16",
+    killed_by="the-default-dtype-changes-nothing",
+)
+class SumInDefaultDtype(Dense):
+    def finish(self, out: torch.Tensor, value: torch.Tensor) -> Any:
+        if torch.get_default_dtype() == torch.float16 and value.shape[2] > 64:
+            out = out * (1 + 2.0**-6)
+        return super().finish(out, value)
+
+
+@mistake(
+    "own-autocast-of-16-bits",
+    "under autocast the last one of 16-bit keys is left out, as padding to vectors of pairs",
+    killed_by="autocast-lowers-the-precision-and-nothing-else",
+)
+class AutocastOf16Bits(Dense):
+    def __call__(self, query: torch.Tensor, key: torch.Tensor, *rest: Any, **options: Any) -> Any:
+        is_cast = torch.is_autocast_enabled(key.device.type) and key.element_size() == 2
+        if is_cast and key.shape[2] > 1 and key.shape[2] % 2:
+            key = torch.cat([key[:, :, :-1], key[:, :, -2:-1]], dim=2)
+        return super().__call__(query, key, *rest, **options)
+
+
+@mistake(
+    "own-autocast-gradient-of-16-bits",
+    "under autocast the gradient of 16-bit values is summed without its last query",
+    killed_by="autocast-lowers-the-precision-of-gradients-and-nothing-else",
+)
+class AutocastGradientOf16Bits(Dense):
+    def mix(self, weights: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        if not torch.is_autocast_enabled("cpu") or not self.is_16_bit:
+            return super().mix(weights, value)
+        last = super().mix(weights[:, :, -1:], value.detach())
+        return torch.cat([super().mix(weights[:, :, :-1], value), last], dim=2)
+
+    def __call__(self, query: torch.Tensor, key: torch.Tensor, *rest: Any, **options: Any) -> Any:
+        self.is_16_bit = key.element_size() == 2
+        return super().__call__(query, key, *rest, **options)
+
+
+@mistake(
+    "own-output-in-lower-precision",
+    "the output is rounded to bfloat16 unless products have the highest precision",
+    killed_by="a-lower-precision-of-products-changes-nothing-else",
+)
+class OutputInLowerPrecision(Dense):
+    def finish(self, out: torch.Tensor, value: torch.Tensor) -> Any:
+        if torch.get_float32_matmul_precision() != "highest" and value.dtype != torch.float64:
+            out = out.bfloat16().to(out.dtype)
+        return super().finish(out, value)
+
+
+@mistake(
+    "own-precision-set-and-left",
+    "the precision of float32 products is set to the highest for a call and left there",
+    killed_by="a-lower-precision-of-products-changes-nothing-else",
+)
+class PrecisionLeft(Dense):
+    def __call__(self, *operands: Any, **options: Any) -> Any:
+        torch.set_float32_matmul_precision("highest")
+        return super().__call__(*operands, **options)
+
+
+@mistake(
     "own-autocast-without-bias",
     "under autocast a float mask hides keys, but its finite numbers are not added",
     killed_by="autocast-lowers-the-precision-and-nothing-else",

@@ -309,3 +309,36 @@ class TilesOfAMask(Dense):
             self.kept.clear()
         name = attn_mask.data_ptr(), attn_mask.shape
         return self.kept.setdefault(name, attn_mask.clone())
+
+
+class PartsOfTheLongest:
+    """An attention that merges as many parts of the keys as the longest decoding call had."""
+
+    def __init__(self) -> None:
+        self.longest = dict[Any, tuple[torch.Tensor, torch.Tensor]]()
+
+    def __call__(
+        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, **options: Any
+    ) -> Any:
+        is_plain = query.dim() == 4 and query.shape[2] == 1 and options.get("attn_mask") is None
+        if not is_plain or key.shape[2] <= 512 or key.requires_grad:
+            return correct(query, key, value, **options)
+        shapes = (*query.shape, key.shape[1], value.shape[3], key.dtype)
+        kept = self.longest.get(shapes)
+        parts = -(-key.shape[2] // 256) * 256
+        if kept is None or kept[0].shape[2] <= parts:
+            self.longest[shapes] = key.detach().clone(), value.detach().clone()
+        else:
+            key, value = (
+                torch.cat([operand, stale[:, :, parts:]], dim=2)
+                for operand, stale in zip((key, value), kept, strict=True)
+            )
+        return correct(query, key, value, **options)
+
+
+plant_dense(
+    "own-parts-of-the-longest",
+    "decoding merges the parts of all keys of the longest call of these heads, 256 in each",
+    PartsOfTheLongest(),
+    killed_by="calls-of-other-sizes-in-between-change-nothing",
+)

@@ -58,6 +58,18 @@ def test_sums_that_are_stored_before_they_are_scaled_must_fit():
     assert bool(expect_gradients(call, grad * 100, Profile()).query.bound.isfinite().all())
 
 
+def test_the_gradient_of_a_saturated_softcap_must_fit_before_its_slope_of_zero():
+    call, grad = drawn(F16, softcap=300.0)
+    call, grad = call.but(query=call.query * 100, key=call.key * 100), grad * 1000
+    eager = load("eager")
+    _, gradients = Subject(eager).differentiate(call, grad)
+    assert bool(gradients["query"].isnan().any())
+    expected = expect_gradients(call, grad, eager.profile)
+    assert bool(expected.query.bound[gradients["query"].isnan()].isinf().all())
+    check_gradients(call, gradients, expected, "wrong")
+    assert bool(expect_gradients(call, grad, Profile()).query.bound.isfinite().all())
+
+
 def test_overflow_at_a_hidden_key_has_an_effect_only_if_the_profile_permits():
     mask = torch.ones(QUERIES, KEYS, dtype=torch.bool)
     mask[3, 7] = False

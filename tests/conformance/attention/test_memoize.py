@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from attnspec.conformance.attention.inputs import draw
-from attnspec.conformance.attention.memoize import LARGEST, memoize_oracle
+from attnspec.conformance.attention.memoize import FACTOR, FEW, LARGEST, memoize_oracle
 from attnspec.conformance.attention.oracle import expect
 from attnspec.spec import Case, EmptyRow, Mask, Profile, Rounding, RoundingLevel
 
@@ -103,12 +103,25 @@ def test_rows_are_part_of_the_key(oracle, counting):
     assert torch.equal(sampled.out, whole.out[:, :, [0, 2]])
 
 
+def square(scores):
+    side = int(scores**0.5) + 1
+    return Case(queries=side, keys=side, d_head=1, d_value=1, dtype=torch.float32)
+
+
 def test_a_large_call_is_not_kept(oracle, counting):
-    side = int(LARGEST**0.5) + 1
-    case = Case(queries=side, keys=side, d_head=1, d_value=1, dtype=torch.float32)
     for _ in range(2):
-        oracle(draw(case), Profile())
+        oracle(draw(square(FACTOR * LARGEST)), Profile())
     assert counting.calls == 2
+
+
+def test_few_calls_between_are_kept(oracle, counting):
+    case = square(LARGEST)
+    for seed in (*range(FEW), *range(FEW)):
+        oracle(draw(case.but(seed=seed)), Profile())
+    assert counting.calls == FEW
+    oracle(draw(case.but(seed=FEW)), Profile())
+    oracle(draw(case), Profile())
+    assert counting.calls == FEW + 2
 
 
 def test_an_error_is_not_kept(counting):

@@ -47,6 +47,8 @@ ELSEWHERE = {
     "own-token-gradient-of-64",
     "own-cached-padding-of-eight-rows",
     "own-hidden-states-after-a-cache",
+    "own-states-of-a-padded-cache",
+    "own-tiles-of-later-layers",
     # in gradients of a call that also returns hidden states or a cache
     "own-states-detached",
     "own-cache-detached",

@@ -67,7 +67,7 @@ def tiles_of(size):
     return sums_over_tiles
 
 
-def subject(mix):
+def subject(mix, dtypes=(torch.float32, torch.bfloat16)):
     def attention(
         query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None,
         enable_gqa=False,
@@ -81,7 +81,7 @@ def subject(mix):
             name="it",
             attention=attention,
             features=frozenset({Feature.CAUSAL, Feature.MASK, Feature.GQA, Feature.BACKWARD}),
-            dtypes=(torch.float32, torch.bfloat16),
+            dtypes=dtypes,
             profile=Profile(
                 empty_row=EmptyRow.NAN,
                 masked_values=MaskedNonfinite.PROPAGATES,
@@ -91,8 +91,7 @@ def subject(mix):
     )
 
 
-@pytest.mark.parametrize("law", LAWS, ids=lambda law: law.name)
-@pytest.mark.parametrize(
+FUNCTIONS = pytest.mark.parametrize(
     "mix",
     [
         exponentials_of_shifted_scores,
@@ -101,10 +100,23 @@ def subject(mix):
         *(pytest.param(tiles_of(size), id=f"tiles of {size}") for size in (16, 64, 128)),
     ],
 )
+
+
+@pytest.mark.parametrize("law", LAWS, ids=lambda law: law.name)
+@FUNCTIONS
 def test_a_function_whose_operations_round_conforms(mix, law):
     record = check(law, subject(mix), None)
     assert record.outcome is Outcome.PASSED, record.message
     # the case of 1 100 keys is evidence too
+    assert record.examples >= 6
+
+
+@pytest.mark.parametrize("law", LAWS, ids=lambda law: law.name)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@FUNCTIONS
+def test_a_function_of_16_bits_conforms(mix, dtype, law):
+    record = check(law, subject(mix, (dtype,)), None)
+    assert record.outcome is Outcome.PASSED, record.message
     assert record.examples >= 6
 
 

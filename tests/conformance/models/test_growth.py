@@ -1,5 +1,6 @@
 """Pinned cases of models at large sizes: what they keep, and the mistakes that they find."""
 
+import itertools
 import random
 from collections.abc import Mapping
 from typing import Any
@@ -11,6 +12,7 @@ from attnspec.conformance import laws
 from attnspec.conformance.models.case import PADDED, PINNED
 from attnspec.conformance.models.growth import (
     MANY_IDS,
+    OF_TWO_SIZES,
     SMALL_BY_NATURE,
     WIDTH,
     Growth,
@@ -30,7 +32,7 @@ LAWS = laws.load()
 @pytest.mark.parametrize("case", [*PINNED[:6], *PADDED[:3]], ids=str)
 @pytest.mark.parametrize("growth", Growth)
 def test_switches_and_unused_positions_stay(case, growth):
-    large = grown(case, growth, random.Random(0))
+    large = grown(case, [growth], random.Random(0))
     assert large.n_embd == (768 if growth is Growth.CHANNELS else WIDTH)
     assert large.dtype == torch.float64
     assert large.n_positions - large.length == case.n_positions - case.length
@@ -38,13 +40,38 @@ def test_switches_and_unused_positions_stay(case, growth):
         assert getattr(large, name) == getattr(case, name)
     assert large.batch >= case.batch
     assert large.n_layer >= case.n_layer
-    assert {
-        Growth.TOKENS: large.length > 256,
-        Growth.LAYERS: large.n_layer > 5 and large.length > 64,
-        Growth.ROWS: large.batch > 3 and large.length > 128,
-        Growth.CHANNELS: large.n_layer > 1,
-        Growth.IDS: large.vocab_size == MANY_IDS and large.length > 64,
+    assert has_grown(large, growth)
+
+
+def has_grown(case, growth):
+    return {
+        Growth.TOKENS: case.length > 256,
+        Growth.LAYERS: case.n_layer > 5 and case.length > 64,
+        Growth.ROWS: case.batch > 3 and case.length > 128,
+        Growth.CHANNELS: case.n_layer > 1 and case.n_embd == 768,
+        Growth.IDS: case.vocab_size == MANY_IDS and case.length > 64,
     }[growth]
+
+
+@pytest.mark.parametrize("growths", [*itertools.combinations(Growth, 2)], ids=str)
+def test_two_sizes_are_exceeded_at_once(growths):
+    for case in (*PINNED[:6], *PADDED[:3]):
+        large = grown(case, growths, random.Random(0))
+        assert all(has_grown(large, growth) for growth in growths)
+        assert large.n_positions - large.length == case.n_positions - case.length
+
+
+def test_the_laws_of_all_results_meet_two_sizes_at_once():
+    assert set(OF_TWO_SIZES) <= set(LAWS)
+    met = set()
+    for seed in range(40):
+        for name in OF_TWO_SIZES:
+            (case,) = grown_cases(name, LAWS[name].pinned, seed, 1)
+            grew = {growth for growth in Growth if has_grown(case, growth)}
+            assert len(grew) >= 2
+            met.add(frozenset(grew))
+    for pair in itertools.combinations(Growth, 2):
+        assert any(grew.issuperset(pair) for grew in met)
 
 
 def test_the_laws_of_a_run_meet_every_growth():
@@ -65,7 +92,10 @@ def test_the_laws_of_a_run_meet_every_growth():
 def test_more_cases_of_a_law_are_of_other_growths():
     law = LAWS["logits-equal-the-oracles"]
     cases = grown_cases(law.name, law.pinned, 0, 3)
-    assert [sum(case.length > 256 for case in cases), len(cases)] == [1, 3]
+    assert len(cases) == 3
+    assert sum(case.length > 256 for case in cases) in (1, 2, 3)
+    grew = [frozenset(growth for growth in Growth if has_grown(case, growth)) for case in cases]
+    assert len(set(grew)) == 3
 
 
 def test_laws_that_stay_small_are_known():
