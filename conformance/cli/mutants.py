@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import pytest
 import typer
 
+from attnspec.conformance.cli.environment import set_variables
+
 if TYPE_CHECKING:
     from attnspec.conformance.evidence.mutation.kill_matrix import KillMatrix
     from attnspec.conformance.evidence.mutation.kills import Kills
@@ -46,7 +48,7 @@ def mutants(
 
     After a change, attnspec mutants --update kills.jsonl --report kills.jsonl
     """
-    os.environ.setdefault("OMP_NUM_THREADS", "1")  # one thread per worker
+    set_variables()
     from attnspec.conformance.evidence.mutation.kill_matrix import KillMatrix, matrix_of, updated
     from attnspec.conformance.evidence.mutation.kills import select_mutants
     from attnspec.conformance.report.run import begun

@@ -1,12 +1,12 @@
 """`attnspec probe`: find the profile and features of an attention by experiment."""
 
-import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from attnspec.conformance.cli.environment import set_variables
 from attnspec.conformance.cli.report import PIPED, refuse
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def probe(
     """
     if write is not None:
         _require_new(write)
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    set_variables()
     from rich.progress import Progress
 
     from attnspec.conformance.isolation.memory import memory_per_worker

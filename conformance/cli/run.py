@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import operator
-import os
 import secrets
 import tempfile
 from collections.abc import Callable
@@ -13,6 +12,7 @@ from typing import Any, NoReturn
 import pytest
 import typer
 
+from attnspec.conformance.cli.environment import set_variables
 from attnspec.conformance.cli.report import USAGE, check_paths, refuse, summary_of_actions
 from attnspec.conformance.report.escape import escape_controls
 from attnspec.conformance.runner.settings import Settings
@@ -63,7 +63,7 @@ def run(
     Raises:
         typer.Exit: always, with the exit status.
     """
-    os.environ.setdefault("OMP_NUM_THREADS", "1")  # one thread per worker
+    set_variables()
     check_paths(settings.report, settings.html, settings.markdown, junit)
     # one seed for all workers, so that one number repeats the run
     seed = secrets.randbelow(2**32) if settings.seed is None else settings.seed

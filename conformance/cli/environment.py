@@ -1,0 +1,18 @@
+"""Environment variables of the processes that judge, which they inherit from the command."""
+
+import os
+
+VARIABLES = {
+    # one thread for each worker
+    "OMP_NUM_THREADS": "1",
+    # glibc would return the memory of each large tensor at once, and fetch it zeroed for the next
+    "MALLOC_MMAP_THRESHOLD_": str(2**27),
+    "MALLOC_TRIM_THRESHOLD_": str(2**29),
+}
+"""The variables that a command sets if the user has not; only glibc reads the sizes, in bytes."""
+
+
+def set_variables() -> None:
+    """Set the variables of the processes that this one starts."""
+    for name, value in VARIABLES.items():
+        os.environ.setdefault(name, value)
