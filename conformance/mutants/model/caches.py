@@ -60,7 +60,7 @@ class CacheMemoryShared(CompactGPT2):
         kept: tuple[torch.Tensor, torch.Tensor] | None,
     ) -> tuple[torch.Tensor, tuple[torch.Tensor, torch.Tensor]]:
         mixed, (key, value) = super().attention(x, visible, kept)
-        if torch.is_grad_enabled():
+        if torch.is_grad_enabled() or torch.is_inference_mode_enabled():
             return mixed, (key, value)
         return mixed, (self.stored(kept and kept[0], key), self.stored(kept and kept[1], value))
 

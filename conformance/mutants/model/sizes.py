@@ -32,7 +32,7 @@ class IdsInTwoBytes(CompactGPT2):
     "own-positions-in-one-byte",
     "positions are stored in eight bits",
     killed_by="logits-equal-the-oracles",
-    breaks=("GPT-16",),
+    breaks=("GPT-12", "GPT-16", "GPT-17"),
 )
 class PositionsInOneByte(CompactGPT2):
     def places(self, position_ids: torch.Tensor) -> torch.Tensor:
