@@ -12,7 +12,13 @@ import torch
 from attnspec.implementations.adapters.packed_flashinfer import packed_from_ragged_wrapper
 from attnspec.implementations.cuda import ACCUMULATOR, no_device, on_cuda, undocumented_rows
 from attnspec.implementations.frameworks import missing
-from attnspec.spec.packed import EmptySequences, OutsideRows, PackedImplementation, PackedProfile
+from attnspec.spec.packed import (
+    EmptySequences,
+    IndexType,
+    OutsideRows,
+    PackedImplementation,
+    PackedProfile,
+)
 from attnspec.spec.profiles import MaskedNonfinite
 
 
@@ -50,6 +56,7 @@ IMPLEMENTATION = PackedImplementation(
         empty_sequences=EmptySequences.UNDEFINED,  # not documented
         outside_rows=OutsideRows.ZERO,
         neighbours=MaskedNonfinite.PROPAGATES,
+        index_type=IndexType.INT32,
         accumulator=ACCUMULATOR,
     ),
 )

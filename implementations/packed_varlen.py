@@ -10,7 +10,13 @@ from typing import Any
 import torch
 
 from attnspec.implementations.cuda import ACCUMULATOR, no_device, on_cuda, vector_widths
-from attnspec.spec.packed import EmptySequences, OutsideRows, PackedImplementation, PackedProfile
+from attnspec.spec.packed import (
+    EmptySequences,
+    IndexType,
+    OutsideRows,
+    PackedImplementation,
+    PackedProfile,
+)
 from attnspec.spec.profiles import MaskedNonfinite
 
 
@@ -38,6 +44,7 @@ IMPLEMENTATION = PackedImplementation(
         empty_sequences=EmptySequences.UNDEFINED,  # not documented
         outside_rows=OutsideRows.UNDEFINED,
         neighbours=MaskedNonfinite.PROPAGATES,
+        index_type=IndexType.INT32,
         accumulator=ACCUMULATOR,
     ),
 )

@@ -12,7 +12,7 @@ import torch
 from attnspec.implementations.adapters.packed_flash_attn import paged_from_flash_attn_with_kvcache
 from attnspec.implementations.cuda import ACCUMULATOR, no_device, on_cuda, vector_widths
 from attnspec.implementations.frameworks import missing
-from attnspec.spec.packed import EmptySequences, OutsideRows
+from attnspec.spec.packed import EmptySequences, IndexType, OutsideRows
 from attnspec.spec.paged import PagedImplementation, PagedProfile
 from attnspec.spec.profiles import MaskedNonfinite
 
@@ -42,6 +42,7 @@ IMPLEMENTATION = PagedImplementation(
         outside_rows=OutsideRows.ZERO,
         neighbours=MaskedNonfinite.PROPAGATES,
         unwritten=MaskedNonfinite.PROPAGATES,
+        index_type=IndexType.INT32,
         accumulator=ACCUMULATOR,
     ),
     page_sizes=(256,),

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from attnspec.implementations.cuda import ACCUMULATOR, no_device, on_cuda, vector_widths
-from attnspec.spec.packed import EmptySequences, OutsideRows
+from attnspec.spec.packed import EmptySequences, IndexType, OutsideRows
 from attnspec.spec.paged import PagedImplementation, PagedProfile
 from attnspec.spec.profiles import MaskedNonfinite
 
@@ -40,6 +40,7 @@ IMPLEMENTATION = PagedImplementation(
         outside_rows=OutsideRows.UNDEFINED,
         neighbours=MaskedNonfinite.PROPAGATES,
         unwritten=MaskedNonfinite.PROPAGATES,
+        index_type=IndexType.INT32,
         accumulator=ACCUMULATOR,
     ),
     page_sizes=(256,),

@@ -44,6 +44,26 @@ class OutsideRows(StrEnum):
     """Any number: the memory may never have been written."""
 
 
+class IndexType(StrEnum):
+    """The integer type of offsets, and of the lengths and the table of a paged call.
+
+    All of them have one type in a call. One that is not declared is undefined, unless `validates`
+    is claimed.
+    """
+
+    EITHER = "either"
+    """int32 or int64."""
+    INT32 = "int32"
+    INT64 = "int64"
+
+    @property
+    def dtypes(self) -> tuple[torch.dtype, ...]:
+        """The declared types; calls that are not about them have the first one."""
+        if self is IndexType.EITHER:
+            return torch.int32, torch.int64
+        return (torch.int32,) if self is IndexType.INT32 else (torch.int64,)
+
+
 class LseLayout(StrEnum):
     """The order of the axes of the log-sum-exp."""
 
@@ -63,6 +83,7 @@ class PackedProfile:
     outside_rows: OutsideRows = OutsideRows.UNDEFINED
     neighbours: MaskedNonfinite = MaskedNonfinite.BLOCKED
     """The effect of NaN and infinity in keys and values of other sequences, or of none."""
+    index_type: IndexType = IndexType.EITHER
     lse_layout: LseLayout = LseLayout.HEADS_FIRST
     rounding: RoundingLevel = RoundingLevel.FUSED
     """The intermediate results that may be rounded to the storage type."""
@@ -76,6 +97,7 @@ class PackedProfile:
         "empty_sequences": EmptySequences,
         "outside_rows": OutsideRows,
         "neighbours": MaskedNonfinite,
+        "index_type": IndexType,
         "lse_layout": LseLayout,
         "rounding": RoundingLevel,
     }
@@ -114,7 +136,8 @@ PACKED_FEATURES = frozenset(
 )
 """The features of a packed attention: `causal` is the window (-1, 0), `window` any other.
 
-One that claims `validates` raises for lengths that do not fit, which are undefined for others.
+One that claims `validates` raises for lengths that do not fit, and for an integer type that is not
+declared, which are undefined for others.
 """
 
 

@@ -23,6 +23,7 @@ from attnspec.conformance.runner.declare_packed import (
     USES,
     page_sizes,
     plain_case,
+    with_index_type,
 )
 from attnspec.spec.packed import LseLayout, PackedImplementation
 from attnspec.spec.paged import PagedImplementation
@@ -39,6 +40,7 @@ _CALLS = {
     "outside_rows": "three rows of queries behind the last sequence",
     "rounding": "ten calls of numbers that are hard to add, in each storage type",
     "empty_row": "three queries of a sequence with two keys, causal",
+    "index_type": "offsets, lengths and tables of int32, and of int64",
     "lse_layout": "the log-sum-exp of two heads and five tokens",
 }
 """The calls of the experiment that answers a question of the profile."""
@@ -64,9 +66,10 @@ class PackedHarness:
 
     @cached_property
     def bare(self) -> PackedImplementation:
-        """The function without claims, in the page sizes that it accepts."""
+        """The function without claims, in the integer types and page sizes that it accepts."""
         declaration: Any = DECLARATIONS[self.operator]
         made: Any = declaration(name="probed", function=self.function)
+        made = with_index_type(made, self.dtypes)
         if isinstance(made, PagedImplementation):
             return replace(made, page_sizes=page_sizes(made, self.dtypes))
         declared: PackedImplementation = made
@@ -240,7 +243,7 @@ def _invalid_arguments(harness: PackedHarness) -> Finding:
     is_paged = isinstance(harness.answered, PagedImplementation)
     case = plain_case(harness.answered).but(dtype=harness.answered.dtypes[0])
     call = case.draw(subject.profile)
-    wrong = invalid_tables(call) if is_paged else invalid_packs(call)
+    wrong = (invalid_tables if is_paged else invalid_packs)(call, subject.profile.index_type)
     accepted = []
     for problem, each in wrong.items():
         try:

@@ -18,6 +18,7 @@ from attnspec.spec import Values
 from attnspec.spec.packed import (
     CAUSAL,
     EmptySequences,
+    IndexType,
     LseLayout,
     OutsideRows,
     PackedImplementation,
@@ -91,6 +92,8 @@ def declare_packed(
         profile=with_answers(declaration.operator, declared.profile, claims.profile),
     )
     given = {key for key, _ in claims.profile}
+    if "index_type" not in given:
+        declared = with_index_type(declared, dtypes)
     if isinstance(declared, PagedImplementation):
         declared = replace(declared, page_sizes=page_sizes(declared, dtypes))
     plain = plain_case(declared)
@@ -113,6 +116,37 @@ def plain_case(implementation: PackedImplementation) -> Any:
         sizes = implementation.page_sizes
         return case if case.page_size in sizes else case.but(page_size=sizes[0])
     return case
+
+
+def with_index_type(
+    implementation: PackedImplementation, dtypes: Sequence[torch.dtype]
+) -> PackedImplementation:
+    """Return a declaration with the integer types whose calls raise nothing: first of all answers.
+
+    Calls whose result is wrong count: one that reads other numbers than it gets is a finding.
+    """
+    plain = _PLAIN[implementation.operator]
+    plains: list[Any] = [plain]
+    if isinstance(implementation, PagedImplementation):
+        plains += [plain.but(page_size=size) for size in PAGE_SIZES if size != plain.page_size]
+    accepted = [
+        answer
+        for answer in (IndexType.INT32, IndexType.INT64)
+        if any(
+            not raises_for(_answering(implementation, answer), each.but(dtype=dtype))
+            for each in plains
+            for dtype in dtypes
+        )
+    ]
+    return _answering(implementation, accepted[0] if len(accepted) == 1 else IndexType.EITHER)
+
+
+def _answering(implementation: PackedImplementation, answer: IndexType) -> PackedImplementation:
+    return replace(implementation, profile=replace(implementation.profile, index_type=answer))
+
+
+def _index_type(implementation: PackedImplementation) -> IndexType:
+    return with_index_type(implementation, implementation.dtypes).profile.index_type
 
 
 def page_sizes(
@@ -272,6 +306,7 @@ ANSWERS: dict[str, Callable[[PackedImplementation], Any]] = {
     "outside_rows": _outside_rows,
     "rounding": _rounding,
     "empty_row": _empty_row,
+    "index_type": _index_type,
     "lse_layout": _lse_layout,
 }
 """The experiments, in the order in which they need each other's answers."""

@@ -73,13 +73,17 @@ PAGE_SIZE = 16
 
 
 def from_packed(
-    function: Callable[..., Any], *, lse_layout: LseLayout = LseLayout.HEADS_FIRST
+    function: Callable[..., Any],
+    *,
+    lse_layout: LseLayout = LseLayout.HEADS_FIRST,
+    index_dtype: torch.dtype = torch.int32,
 ) -> Callable[..., Any]:
     """Adapt a packed attention to the padded contract: each batch element is a sequence.
 
     Args:
         function: has the parameters of `attnspec.spec.packed.PackedAttention`, or some of them.
         lse_layout: the order of the axes of its log-sum-exp.
+        index_dtype: the integer type of the offsets that it gets.
 
     Returns:
         An attention of the contract with the function's options, aligned at the lower right, with
@@ -91,7 +95,7 @@ def from_packed(
         TypeError: if the function takes no offsets.
     """
     require(function, "cu_seq_q", "cu_seq_k", "max_q", "max_k")
-    return _packed(function, _names(function), lse_layout)
+    return _packed(function, _names(function), lse_layout, index_dtype)
 
 
 def from_paged(
@@ -99,6 +103,7 @@ def from_paged(
     *,
     page_size: int = PAGE_SIZE,
     lse_layout: LseLayout = LseLayout.HEADS_FIRST,
+    index_dtype: torch.dtype = torch.int32,
 ) -> Callable[..., Any]:
     """Adapt a paged attention to the padded contract: each batch element fills pages of its own.
 
@@ -108,6 +113,7 @@ def from_paged(
         function: has the parameters of `attnspec.spec.paged.PagedAttention`, or some of them.
         page_size: tokens of a page.
         lse_layout: the order of the axes of its log-sum-exp.
+        index_dtype: the integer type of the offsets, the lengths and the table that it gets.
 
     Returns:
         An attention as that of `from_packed`.
@@ -116,7 +122,7 @@ def from_paged(
         TypeError: if the function takes no table.
     """
     require(function, "cu_seq_q", "seqused_k", "block_table")
-    return _packed(_on_pages(function, page_size), _names(function), lse_layout)
+    return _packed(_on_pages(function, page_size), _names(function), lse_layout, index_dtype)
 
 
 def _names(function: Callable[..., Any]) -> set[str]:
@@ -126,7 +132,10 @@ def _names(function: Callable[..., Any]) -> set[str]:
 
 
 def _packed(
-    function: Callable[..., Any], names: Collection[str], lse_layout: LseLayout
+    function: Callable[..., Any],
+    names: Collection[str],
+    lse_layout: LseLayout,
+    index_dtype: torch.dtype,
 ) -> Callable[..., Any]:
     def attention(
         query: Float[torch.Tensor, "batch heads queries d_head"],
@@ -161,8 +170,8 @@ def _packed(
         result = function(
             _tokens(query, None),
             *(_tokens(each, shortened) for each in (key, value)),
-            offsets_of(torch.full((batch,), queries, device=query.device)),
-            offsets_of(lengths),
+            offsets_of(torch.full((batch,), queries, device=query.device), index_dtype),
+            offsets_of(lengths, index_dtype),
             queries,
             int(lengths.max()),
             **keywords,
@@ -231,12 +240,12 @@ def _on_pages(function: Callable[..., Any], page_size: int) -> Callable[..., Any
         pages = max(sum(counts), 1)
         pools = [x.new_zeros(pages, page_size, *x.shape[1:]) for x in (key, value)]
         table = torch.full(
-            (len(counts), max(*counts, 1)), -1, dtype=torch.int32, device=query.device
+            (len(counts), max(*counts, 1)), -1, dtype=cu_seq_k.dtype, device=query.device
         )
         free = list(range(pages))
         for b, count in enumerate(counts):
             own = [free.pop() for _ in range(count)]
-            table[b, :count] = torch.tensor(own, dtype=torch.int32)
+            table[b, :count] = torch.tensor(own, dtype=table.dtype)
             token = torch.arange(int(lengths[b]))
             page = table[b].long()[token // page_size]
             for pool, x in zip(pools, (key, value), strict=True):
@@ -280,7 +289,9 @@ def as_padded(declared: PackedImplementation, **answers: Any) -> Implementation:
 
     return Implementation(
         name=f"{declared.name}_padded",
-        attention=cast(Attention, _packed(function, names, profile.lse_layout)),
+        attention=cast(
+            Attention, _packed(function, names, profile.lse_layout, profile.index_type.dtypes[0])
+        ),
         features=frozenset(padded_features),
         dtypes=declared.dtypes,
         supports=supports,

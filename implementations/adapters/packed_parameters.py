@@ -107,10 +107,12 @@ def demand_causal(window_size: tuple[int, int], cu_seq_q: Int[torch.Tensor, " n"
     return left
 
 
-def offsets_of(lengths: Int[torch.Tensor, " sequences"]) -> Int[torch.Tensor, " sequences_plus_1"]:
-    """Return the cumulative lengths, from 0 on, as int32."""
-    first = torch.zeros(1, dtype=torch.int32, device=lengths.device)
-    return torch.cat([first, lengths.cumsum(0).to(torch.int32)])
+def offsets_of(
+    lengths: Int[torch.Tensor, " sequences"], dtype: torch.dtype = torch.int32
+) -> Int[torch.Tensor, " sequences_plus_1"]:
+    """Return the cumulative lengths, from 0 on."""
+    first = torch.zeros(1, dtype=dtype, device=lengths.device)
+    return torch.cat([first, lengths.cumsum(0).to(dtype)])
 
 
 def with_rows_outside(query: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:

@@ -113,6 +113,28 @@ def law_packed_tokens_may_lie_far_apart(subject: PackedSubject, case: PackedCase
                 subject.judge(far, message)
 
 
+INDEXED = (
+    PackedCase(),
+    PackedCase(queries=(2, 1, 3), keys=(3, 4, 2), heads=2, kv_heads=2, strided=True, dtype=F32),
+    PackedCase(queries=(3, 2), keys=(3, 4), window=CAUSAL, dtype=F32, backward=True),
+    PackedCase(queries=(2, 3), keys=(4, 3), outside=2, slack=3, dtype=F16),
+)
+
+
+@law("SEQ-21", pinned=INDEXED, explore=cases, cost=2.0)
+def law_each_declared_integer_type_of_offsets_is_read(
+    subject: PackedSubject, case: PackedCase
+) -> None:
+    """SEQ-21: offsets of each declared integer type give the rows and gradients of the others."""
+    case = subject.expressible(case)
+    for dtype in subject.profile.index_type.dtypes:
+        call, what = case.but(indices=dtype).draw(subject.profile), str(dtype).partition(".")[2]
+        subject.judge(call, f"a result is wrong for offsets of {what}")
+        if case.backward:
+            message = f"a gradient is wrong for offsets of {what}"
+            subject.judge_gradients(call, case.draw_gradient(), message)
+
+
 WRITTEN = (PackedCase(), PackedCase(queries=(2, 3), keys=(4, 3), window=CAUSAL, dtype=F32))
 
 

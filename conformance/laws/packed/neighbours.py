@@ -6,7 +6,7 @@ from attnspec.conformance.comparison.close import check_close
 from attnspec.conformance.comparison.violation import NotClaimed, Violation
 from attnspec.conformance.laws.law import law
 from attnspec.conformance.operators.packed.call import PackedCall
-from attnspec.conformance.operators.packed.case import GARBAGE, PackedCase, cases
+from attnspec.conformance.operators.packed.case import GARBAGE, PackedCase, cases, offsets
 from attnspec.conformance.operators.packed.subject import AXES, PackedSubject
 from attnspec.spec import MaskedNonfinite
 from attnspec.spec.packed import CAUSAL
@@ -132,14 +132,15 @@ def reordered(call: PackedCall, order: list[int]) -> PackedCall:
         query=torch.cat([call.query[each] for each in rows]),
         key=torch.cat([call.key[each] for each in keys]),
         value=torch.cat([call.value[each] for each in keys]),
-        cu_seq_q=_offsets([each.stop - each.start for each in rows]),
-        cu_seq_k=_offsets([each.stop - each.start for each in keys]),
+        cu_seq_q=_offsets(call, rows),
+        cu_seq_k=_offsets(call, keys),
     )
     return changed
 
 
-def _offsets(lengths: list[int]) -> torch.Tensor:
-    return torch.tensor([0, *lengths]).cumsum(0).to(torch.int32)
+def _offsets(call: PackedCall, parts: list[slice]) -> torch.Tensor:
+    """Return the offsets of some parts, in the integer type of a call."""
+    return offsets((each.stop - each.start for each in parts), call.cu_seq_q.dtype)
 
 
 CHUNKED = (
@@ -205,8 +206,8 @@ def chunks(call: PackedCall) -> tuple[PackedCall, list[tuple[int, int]]]:
         query=torch.cat([call.query[each] for each in queries] or [call.query[:0]]),
         key=torch.cat([call.key[each] for each in keys] or [call.key[:0]]),
         value=torch.cat([call.value[each] for each in keys] or [call.value[:0]]),
-        cu_seq_q=_offsets([each.stop - each.start for each in queries]),
-        cu_seq_k=_offsets([each.stop - each.start for each in keys]),
+        cu_seq_q=_offsets(call, queries),
+        cu_seq_k=_offsets(call, keys),
     )
     return changed, places
 

@@ -20,5 +20,5 @@ def law_lengths_that_do_not_fit_are_refused(subject: PackedSubject, case: Packed
     """SEQ-19: offsets and maxima that do not fit raise, each call in a process of its own."""
     call = subject.expressible(case).draw(subject.profile)
     subject.judge(call, "a call whose lengths fit is wrong")
-    for problem, wrong in invalid_packs(call).items():
+    for problem, wrong in invalid_packs(call, subject.profile.index_type).items():
         subject.judge_refused(wrong, problem)

@@ -168,6 +168,31 @@ def law_pages_may_lie_far_apart(subject: PagedSubject, case: PagedCase) -> None:
         subject.judge_in_place(far, f"the output is wrong if the pages of {name} lie far apart")
 
 
+INDEXED = (
+    PagedCase(queries=(1, 1), keys=(5, 7)),
+    PagedCase(queries=(2, 1, 3), keys=(9, 4, 6), window=CAUSAL, dtype=F32),
+    PagedCase(queries=(1, 1), keys=(9, 5), strided=True, columns=3, dtype=F16),
+)
+
+
+@law("PAG-19", pinned=INDEXED, explore=cases, cost=2.0)
+def law_each_declared_integer_type_of_tables_is_read(
+    subject: PagedSubject, case: PagedCase
+) -> None:
+    """PAG-19: offsets, lengths and a table of each declared integer type give the same rows."""
+    case = subject.expressible(case)
+    has_room = all(n <= m for n, m in zip(case.queries, case.keys, strict=True))
+    if has_room and "append" in subject.implementation.features:
+        case = case.but(append=True)
+    for dtype in subject.profile.index_type.dtypes:
+        what = str(dtype).partition(".")[2]
+        message = f"a result is wrong for offsets, lengths and a table of {what}"
+        call = case.but(indices=dtype).draw(subject.profile)
+        subject.judge(call, message)
+        if call.appends:
+            subject.judge_pools(call, message)
+
+
 OPTIONS = (
     PagedCase(queries=(1, 2), keys=(5, 9), heads=4, kv_heads=2),
     PagedCase(queries=(2, 3), keys=(5, 9), heads=7, kv_heads=1, dtype=F32),
@@ -267,8 +292,8 @@ def alone(call: PagedCall, b: int) -> PagedCall:
     count = rows.stop - rows.start
     changed: PagedCall = call.but(
         query=call.query[rows],
-        cu_seq_q=torch.tensor([0, count], dtype=torch.int32),
-        cu_seq_k=torch.tensor([0, length], dtype=torch.int32),
+        cu_seq_q=torch.tensor([0, count], dtype=call.cu_seq_q.dtype),
+        cu_seq_k=torch.tensor([0, length], dtype=call.cu_seq_q.dtype),
         max_q=count,
         max_k=length,
         seqused_k=call.seqused_k[b : b + 1],

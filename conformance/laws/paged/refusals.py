@@ -22,5 +22,5 @@ def law_tables_that_do_not_fit_are_refused(subject: PagedSubject, case: PagedCas
     for append in appends:
         call = case.but(append=append).draw(subject.profile)
         subject.judge(call, "a call whose lengths fit is wrong")
-        for problem, wrong in invalid_tables(call).items():
+        for problem, wrong in invalid_tables(call, subject.profile.index_type).items():
             subject.judge_refused(wrong, problem)

@@ -12,6 +12,7 @@ from attnspec.spec.packed import (
     EVERYWHERE,
     PACKED_FEATURES,
     UNBOUNDED,
+    IndexType,
     LseLayout,
     OutsideRows,
     PackedImplementation,
@@ -29,6 +30,7 @@ class PlainPacked:
     """
 
     lse_layout = LseLayout.HEADS_FIRST
+    index_type = IndexType.EITHER
 
     query: torch.Tensor
     key: torch.Tensor
@@ -68,10 +70,17 @@ class PlainPacked:
         """Read the offsets."""
         assert cu_seq_k is not None
         assert not paged
+        self.types(cu_seq_q, cu_seq_k)
         self.fits(cu_seq_q, len(self.query), self.max_q)
         self.fits(cu_seq_k, len(self.key), self.max_k)
         self.as_many(len(cu_seq_q), len(cu_seq_k))
         self.offsets, self.key_offsets = cu_seq_q.tolist(), cu_seq_k.tolist()
+
+    def types(self, *indices: torch.Tensor) -> None:
+        """Refuse integers of a type that is not declared."""
+        for each in indices:
+            if each.dtype not in self.index_type.dtypes:
+                raise TypeError(f"offsets must be {self.index_type}, got {each.dtype}")
 
     def fits(self, offsets: torch.Tensor, rows: int, longest: int) -> None:
         """Refuse offsets or a maximum that do not fit."""
@@ -186,7 +195,7 @@ def correct(
 ) -> PackedImplementation:
     """Return the declaration of a packed attention."""
     function = base()
-    function.lse_layout = profile.lse_layout
+    function.lse_layout, function.index_type = profile.lse_layout, profile.index_type
     return PackedImplementation(
         name=name, function=function, features=PACKED_FEATURES, profile=profile
     )

@@ -25,6 +25,7 @@ class PlainPaged(PlainPacked):
     def begin(self, cu_seq_q: torch.Tensor, cu_seq_k: torch.Tensor | None, **paged: Any) -> None:
         """Read the offsets, the lengths and the table, and write the new tokens."""
         assert cu_seq_k is None
+        self.types(cu_seq_q, paged["seqused_k"], paged["block_table"])
         self.offsets, self.used = cu_seq_q.tolist(), paged["seqused_k"].tolist()
         self.table, self.page_size = paged["block_table"], self.key.shape[1]
         self.pools = {"key": self.key, "value": self.value}
@@ -87,7 +88,7 @@ def correct(
 ) -> PagedImplementation:
     """Return the declaration of a paged attention."""
     function = base()
-    function.lse_layout = profile.lse_layout
+    function.lse_layout, function.index_type = profile.lse_layout, profile.index_type
     return PagedImplementation(
         name=name, function=function, features=PAGED_FEATURES, profile=profile
     )

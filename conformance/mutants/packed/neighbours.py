@@ -309,6 +309,23 @@ def _wrapped(tensor: torch.Tensor) -> torch.Tensor:
     return tensor[torch.where(is_beyond, 0, token)] if bool(is_beyond.any()) else tensor
 
 
+@packed_mistake(
+    "own-packed-int64-as-int32",
+    "offsets of keys are read as int32 although they are int64: every second one is zero",
+    killed_by="each-declared-integer-type-of-offsets-is-read",
+)
+class PairsOfOffsets(PlainPacked):
+    def begin(self, cu_seq_q: torch.Tensor, cu_seq_k: torch.Tensor | None, **paged: object) -> None:
+        super().begin(cu_seq_q, cu_seq_k, **paged)
+        assert cu_seq_k is not None
+        self.key_offsets = as_int32(cu_seq_k).tolist()
+
+
+def as_int32(numbers: torch.Tensor) -> torch.Tensor:
+    """Return the integers that lie in memory if it is taken for one of int32."""
+    return numbers.contiguous().view(torch.int32)[..., : numbers.shape[-1]]
+
+
 @packed_mistake("own-packed-scales-in-place", "queries are scaled in place", killed_by=WRITTEN)
 class ScalesInPlace(PlainPacked):
     def attend(self) -> tuple[torch.Tensor, torch.Tensor]:

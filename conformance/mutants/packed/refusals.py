@@ -1,8 +1,11 @@
 """Mutants of packed attention that claim to validate, and let lengths through that do not fit."""
 
+from dataclasses import replace
+
 import torch
 
-from attnspec.conformance.mutants.bases.packed import PlainPacked, packed_mistake
+from attnspec.conformance.mutants.bases.packed import PROFILE, PlainPacked, packed_mistake
+from attnspec.spec.packed import IndexType
 
 REFUSED = "lengths-that-do-not-fit-are-refused"
 
@@ -32,6 +35,17 @@ class LastOffset(PlainPacked):
 class MaximumUnchecked(PlainPacked):
     def lengths(self, lengths: torch.Tensor, longest: int) -> None:
         super().lengths(lengths, max(longest, int(lengths.max())))
+
+
+@packed_mistake(
+    "own-packed-any-integers",
+    "offsets of int64 are accepted, although int32 alone is declared",
+    killed_by=REFUSED,
+    profile=replace(PROFILE, index_type=IndexType.INT32),
+)
+class AnyIntegers(PlainPacked):
+    def types(self, *indices: torch.Tensor) -> None:
+        pass
 
 
 @packed_mistake(

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from attnspec.conformance.mutants.bases.paged import PROFILE, PlainPaged, paged_mistake
+from attnspec.conformance.mutants.packed.neighbours import as_int32
 
 DEFINITION = "paged-equals-packed-on-the-tokens-of-the-pages"
 POSITIONS = "positions-count-from-the-used-length"
@@ -20,6 +21,7 @@ OPTIONS = "options-mean-the-same-on-pages"
 UNEQUAL = "decoding-on-unequal-lengths-is-exact"
 BATCH = "the-rest-of-a-batch-changes-no-sequence"
 NOTHING = "a-call-that-appends-nothing-writes-nothing"
+INDEXED = "each-declared-integer-type-of-tables-is-read"
 BETWEEN = "a-write-between-calls-is-seen"
 
 
@@ -336,6 +338,31 @@ class ResetInPlace(PlainPaged):
         super().begin(cu_seq_q, cu_seq_k, **paged)
         for pool in self.pools.values():
             pool.nan_to_num_(0.0)
+
+
+@paged_mistake(
+    "PGD-13",
+    "lengths are read as int32 although they are int64: every second sequence is empty",
+    killed_by=INDEXED,
+    source="https://github.com/flashinfer-ai/flashinfer/issues/1654",
+)
+class PairsOfLengths(PlainPaged):
+    def begin(self, cu_seq_q: torch.Tensor, cu_seq_k: torch.Tensor | None, **paged: Any) -> None:
+        super().begin(cu_seq_q, cu_seq_k, **paged)
+        lengths = paged["seqused_k"]
+        added = [used - length for used, length in zip(self.used, lengths.tolist(), strict=True)]
+        read = as_int32(lengths).tolist()
+        self.used = [length + more for length, more in zip(read, added, strict=True)]
+
+
+@paged_mistake(
+    "own-paged-int64-table",
+    "the table is read as int32 although it is int64: every second page is page 0",
+    killed_by=INDEXED,
+)
+class PairsOfPages(PlainPaged):
+    def pages(self, b: int, columns: torch.Tensor) -> torch.Tensor:
+        return as_int32(self.table)[b][columns].long()
 
 
 class _Remembering(PlainPaged):

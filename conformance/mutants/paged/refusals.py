@@ -1,8 +1,11 @@
 """Mutants of paged attention that claim to validate, and let tables through that do not fit."""
 
+from dataclasses import replace
+
 import torch
 
-from attnspec.conformance.mutants.bases.paged import PlainPaged, paged_mistake
+from attnspec.conformance.mutants.bases.paged import PROFILE, PlainPaged, paged_mistake
+from attnspec.spec.packed import IndexType
 
 REFUSED = "tables-that-do-not-fit-are-refused"
 
@@ -26,6 +29,17 @@ class FirstEntry(PlainPaged):
 class NegativeEntry(PlainPaged):
     def entries(self, entries: torch.Tensor, pages: int) -> None:
         super().entries(entries.abs(), pages)
+
+
+@paged_mistake(
+    "own-paged-any-integers",
+    "lengths and a table of int64 are accepted, although int32 alone is declared",
+    killed_by=REFUSED,
+    profile=replace(PROFILE, index_type=IndexType.INT32),
+)
+class AnyIntegers(PlainPaged):
+    def types(self, *indices: torch.Tensor) -> None:
+        pass
 
 
 @paged_mistake(

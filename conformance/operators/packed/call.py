@@ -79,6 +79,10 @@ class PackedCall:
             words.append(f"{name}={literal}")
         return tuple(words)
 
+    def with_indices(self, dtype: torch.dtype) -> Any:
+        """Return the call with offsets of another integer type."""
+        return self.but(cu_seq_q=self.cu_seq_q.to(dtype), cu_seq_k=self.cu_seq_k.to(dtype))
+
     def rows(self, sequence: int) -> slice:
         """Return the rows of the queries of a sequence."""
         first, last = self.cu_seq_q[sequence : sequence + 2].tolist()

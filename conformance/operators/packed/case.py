@@ -1,5 +1,6 @@
 """Cases of packed attention: lengths of the sequences, heads, options and storage type."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -35,6 +36,7 @@ class PackedCase:
         outside: rows of queries, keys and values behind the last sequence.
         slack: how much larger than needed `max_q` and `max_k` are.
         strided: whether operands are parts of one projection, and offsets every second number.
+        indices: the integer type of offsets, lengths and tables; None for the first declared one.
         backward: whether gradients are computed.
         values: the family of the numbers.
         seed: selects the numbers.
@@ -55,6 +57,7 @@ class PackedCase:
     outside: int = 0
     slack: int = 0
     strided: bool = False
+    indices: torch.dtype | None = None
     backward: bool = False
     values: Values = Values.NORMAL
     seed: int = 0
@@ -113,6 +116,10 @@ class PackedCase:
             seed=self.seed + 2 * sequence,  # its parity is the sign of some families
         )
 
+    def index_dtype(self, profile: PackedProfile) -> torch.dtype:
+        """Return the integer type of offsets, lengths and tables."""
+        return self.indices or profile.index_type.dtypes[0]
+
     def draw(self, profile: PackedProfile) -> PackedCall:
         """Return the call: rows outside all sequences hold NaN, or large numbers if not blocked."""
         drawn = [contents(self.of_sequence(b)) for b in range(len(self.queries))]
@@ -128,8 +135,8 @@ class PackedCase:
             query=operands[0],
             key=operands[1],
             value=operands[2],
-            cu_seq_q=offsets(self.queries),
-            cu_seq_k=offsets(self.keys),
+            cu_seq_q=offsets(self.queries, self.index_dtype(profile)),
+            cu_seq_k=offsets(self.keys, self.index_dtype(profile)),
             max_q=max(self.queries) + self.slack,
             max_k=max(self.keys) + self.slack,
             window_size=self.window,
@@ -158,12 +165,13 @@ class PackedCase:
 
 
 def _joined(value: Any) -> str:
-    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+    words = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+    return words.removeprefix("torch.")
 
 
-def offsets(lengths: tuple[int, ...]) -> torch.Tensor:
-    """Return the cumulative lengths, from 0 on, as int32."""
-    return torch.tensor([0, *lengths]).cumsum(0).to(torch.int32)
+def offsets(lengths: Iterable[int], dtype: torch.dtype = torch.int32) -> torch.Tensor:
+    """Return the cumulative lengths, from 0 on."""
+    return torch.tensor([0, *lengths]).cumsum(0).to(dtype)
 
 
 def normal(seed: int, purpose: str, *shape: int) -> torch.Tensor:

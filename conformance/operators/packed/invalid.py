@@ -3,15 +3,17 @@
 import torch
 
 from attnspec.conformance.operators.packed.call import PackedCall
+from attnspec.spec.packed import IndexType
 
 
-def invalid_packs(call: PackedCall) -> dict[str, PackedCall]:
+def invalid_packs(call: PackedCall, index_type: IndexType) -> dict[str, PackedCall]:
     """Return calls with offsets or maxima that do not fit, by the mistake in words.
 
     Args:
         call: a valid call of at least two sequences, none of them empty.
+        index_type: the declared types of offsets.
     """
-    wrong: dict[str, PackedCall] = {}
+    wrong = undeclared_types(call, index_type)
     for name, rows, longest, what in (
         ("cu_seq_q", len(call.query), "max_q", "queries"),
         ("cu_seq_k", len(call.key), "max_k", "keys"),
@@ -23,6 +25,17 @@ def invalid_packs(call: PackedCall) -> dict[str, PackedCall]:
     fewer = call.cu_seq_k[:-1]
     wrong["offsets of keys for a sequence fewer than of queries"] = call.but(cu_seq_k=fewer)
     return wrong
+
+
+def undeclared_types(call: PackedCall, index_type: IndexType) -> dict[str, PackedCall]:
+    """Return calls with offsets of integer types that are not declared, by the mistake in words."""
+    return {
+        f"offsets of {str(dtype).removeprefix('torch.')}, a type that is not declared": (
+            call.with_indices(dtype)
+        )
+        for dtype in IndexType.EITHER.dtypes
+        if dtype not in index_type.dtypes
+    }
 
 
 def invalid_offsets(call: PackedCall, name: str, rows: int, what: str) -> dict[str, PackedCall]:

@@ -78,6 +78,8 @@ class PackedBase(OperatorSubject):
         undefined = self.profile.empty_sequences is EmptySequences.UNDEFINED
         if case.has_empty_sequences and undefined:
             return "sequences of length zero are not claimed"
+        if case.indices not in (None, *self.profile.index_type.dtypes):
+            return f"integer type not declared: {str(case.indices).removeprefix('torch.')}"
         return super().refuses(case)
 
     def expressible(self, case: Any) -> Any:

@@ -64,6 +64,11 @@ class PagedCall(PackedCall):
         """Return code of all arguments, with the names of tensors."""
         return tuple("None" if each == "cu_seq_k" else each for each in super().code())
 
+    def with_indices(self, dtype: torch.dtype) -> Any:
+        """Return the call with offsets, lengths and a table of another integer type."""
+        table, used = self.block_table.to(dtype), self.seqused_k.to(dtype)
+        return super().with_indices(dtype).but(block_table=table, seqused_k=used)
+
     def lengths(self) -> list[int]:
         """Return the number of keys of each sequence after the call."""
         return [int(length) for length in self.cu_seq_k.diff()]

@@ -73,7 +73,7 @@ class PagedCase(PackedCase):
     def draw(self, profile: PackedProfile) -> PagedCall:
         """Return the call: slots that belong to no token hold NaN, or large numbers."""
         assert isinstance(profile, PagedProfile)
-        sequences = range(len(self.queries))
+        sequences, index = range(len(self.queries)), self.index_dtype(profile)
         drawn = [contents(self.of_sequence(b)) for b in sequences]
         query, key, value = (
             [each[i][0].transpose(0, 1).to(self.dtype) for each in drawn] for i in range(3)
@@ -96,8 +96,8 @@ class PagedCase(PackedCase):
             query=torch.cat([*query, outside.to(self.dtype)]),
             key=pools[0],
             value=pools[1],
-            cu_seq_q=offsets(self.queries),
-            cu_seq_k=offsets(self.keys),
+            cu_seq_q=offsets(self.queries, index),
+            cu_seq_k=offsets(self.keys, index),
             max_q=max(self.queries) + self.slack,
             max_k=max(self.keys) + self.slack,
             window_size=self.window,
@@ -106,8 +106,8 @@ class PagedCase(PackedCase):
             sinks=normal(self.seed, "sinks", self.heads).to(self.dtype) if self.sinks else None,
             alibi_slopes=slopes.to(wide) if self.alibi else None,
             lse=self.lse,
-            seqused_k=torch.tensor(used, dtype=torch.int32),
-            block_table=table,
+            seqused_k=torch.tensor(used, dtype=index),
+            block_table=table.to(index),
             new_key=torch.cat(new[0]) if self.append else None,
             new_value=torch.cat(new[1]) if self.append else None,
         )

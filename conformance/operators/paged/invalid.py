@@ -3,15 +3,17 @@
 from typing import Any
 
 from attnspec.conformance.operators.packed.call import PackedCall
-from attnspec.conformance.operators.packed.invalid import invalid_offsets
+from attnspec.conformance.operators.packed.invalid import invalid_offsets, undeclared_types
 from attnspec.conformance.operators.paged.call import PagedCall
+from attnspec.spec.packed import IndexType
 
 
-def invalid_tables(call: PagedCall) -> dict[str, PackedCall]:
+def invalid_tables(call: PagedCall, index_type: IndexType) -> dict[str, PackedCall]:
     """Return calls whose lengths, table or pool do not fit, by the mistake in words.
 
     Args:
         call: a valid call of at least two sequences with a token in use each.
+        index_type: the declared types of offsets, lengths and tables.
     """
     table, used = call.block_table, call.seqused_k
     room, pages = table.shape[1] * call.page_size, len(call.key)
@@ -24,7 +26,7 @@ def invalid_tables(call: PagedCall) -> dict[str, PackedCall]:
         made: PagedCall = call.but(**{name: numbers})
         return made
 
-    wrong: dict[str, PackedCall] = {
+    wrong = undeclared_types(call, index_type) | {
         "a negative length": changed("seqused_k", -1, -1),
         "a length beyond the room of the table": changed("seqused_k", -1, room + 1 - added),
         "an entry beyond the pool within the length": changed(

@@ -24,6 +24,7 @@ from attnspec.reference.operator_implementations import PACKED
 from attnspec.spec.packed import (
     CAUSAL,
     EmptySequences,
+    IndexType,
     LseLayout,
     OutsideRows,
     PackedImplementation,
@@ -80,6 +81,7 @@ SUBJECTS = {
     "no empty sequences": correct(
         "it", profile=replace(PROFILE, empty_sequences=EmptySequences.UNDEFINED)
     ),
+    "int64 offsets": correct("it", profile=replace(PROFILE, index_type=IndexType.INT64)),
     "outside undefined": correct(
         "it", profile=replace(PROFILE, outside_rows=OutsideRows.UNDEFINED)
     ),
@@ -184,6 +186,15 @@ def test_the_snippet_of_a_failure_repeats_it():
 def test_a_case_says_what_differs_from_the_smallest():
     case = PackedCase(queries=(0, 2), keys=(3, 2), window=CAUSAL, dtype=torch.float32)
     assert str(case) == "queries=0,2 keys=3,2 dtype=float32 window=-1,0"
+
+
+def test_an_integer_type_that_is_not_declared_is_not_tried():
+    subject = subject_of(SUBJECTS["int64 offsets"])
+    case = PackedCase(indices=torch.int32)
+    assert subject.refuses(case) == "integer type not declared: int32"
+    assert subject.refuses(case.but(indices=torch.int64)) is None
+    assert PackedCase().draw(subject.profile).cu_seq_q.dtype == torch.int64
+    assert "indices=int32" in str(case)
 
 
 def test_sequences_and_heads_that_do_not_fit_are_refused():

@@ -34,7 +34,7 @@ from attnspec.conformance.runner.check import check
 from attnspec.conformance.runner.effort import Budget, Effort
 from attnspec.conformance.runner.explore import explore
 from attnspec.reference.operator_implementations import PAGED
-from attnspec.spec.packed import PACKED_FEATURES, EmptySequences
+from attnspec.spec.packed import PACKED_FEATURES, EmptySequences, IndexType
 from attnspec.spec.paged import PagedImplementation
 from attnspec.spec.profiles import MaskedNonfinite
 
@@ -96,6 +96,7 @@ SUBJECTS = {
     "without append": replace(correct("it"), features=PACKED_FEATURES),
     "pages of 16": replace(correct("it"), page_sizes=(16,)),
     "batch invariant": correct("it", profile=replace(PROFILE, batch_invariant=True)),
+    "int64 tables": correct("it", profile=replace(PROFILE, index_type=IndexType.INT64)),
     "spreads nan": correct(
         "it", ReadsWholePages, replace(PROFILE, unwritten=MaskedNonfinite.PROPAGATES)
     ),

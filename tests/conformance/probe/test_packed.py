@@ -1,5 +1,7 @@
 """The probe of packed and paged attention finds declarations, and names mistakes."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from typer.testing import CliRunner
@@ -8,12 +10,13 @@ from attnspec.conformance.cli.app import app
 from attnspec.conformance.mutants.bases.packed import PlainPacked
 from attnspec.conformance.mutants.bases.packed import correct as correct_packed
 from attnspec.conformance.mutants.bases.paged import correct as correct_paged
+from attnspec.conformance.mutants.packed import neighbours as _of_neighbours  # noqa: F401
 from attnspec.conformance.mutants.packed import sequences as _planted  # noqa: F401
 from attnspec.conformance.mutants.registry import planted
 from attnspec.conformance.probe.declaration import NOTHING
 from attnspec.conformance.probe.packed import packed_declaration, probe_packed, questions_of
 from attnspec.implementations import packed_eager, paged_eager
-from attnspec.spec.packed import EmptySequences, LseLayout, PackedProfile
+from attnspec.spec.packed import EmptySequences, IndexType, LseLayout, PackedProfile
 from attnspec.spec.paged import PagedProfile
 from attnspec.spec.profiles import EmptyRow, RoundingLevel
 
@@ -54,6 +57,25 @@ def test_answers_of_the_profile_are_found(layout):
     assert found.profile.lse_layout is layout
     assert found.profile.empty_row is EmptyRow.ZERO
     assert found.profile.empty_sequences is EmptySequences.ALLOWED
+
+
+@pytest.mark.parametrize("paged", [False, True])
+@pytest.mark.parametrize("answer", IndexType)
+def test_integer_types_that_are_refused_are_found(answer, paged):
+    correct, operator = (correct_paged, "paged") if paged else (correct_packed, "packed")
+    profile = replace(correct().profile, index_type=answer)
+    function = correct(profile=profile).function
+    findings = probe_packed(function, operator, dtypes=TYPES[1:])
+    found = executed(findings, function, operator)
+    assert found.profile.index_type is answer
+    assert "validates" in found.features
+    assert by_question(findings)["storage types"].answer == "float32"
+
+
+def test_integers_that_are_read_wrongly_are_a_finding_and_no_answer():
+    function = planted()["own-packed-int64-as-int32"].subject.function
+    findings = probe_packed(function, dtypes=TYPES[1:])
+    assert executed(findings, function, "packed").profile.index_type is IndexType.EITHER
 
 
 def test_refusals_of_empty_sequences_are_found():

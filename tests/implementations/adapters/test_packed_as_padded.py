@@ -21,7 +21,7 @@ from attnspec.spec import (
     MaskPattern,
     MaskShape,
 )
-from attnspec.spec.packed import LseLayout, PackedProfile
+from attnspec.spec.packed import IndexType, LseLayout, PackedProfile
 
 LAWS = (
     "output-equals-the-definition",
@@ -153,6 +153,31 @@ def test_the_layout_of_the_log_sum_exp_is_turned():
     attention = from_packed(tokens_first, lse_layout=LseLayout.TOKENS_FIRST)
     lse = attention(x, x, x, return_lse=True)[1]
     assert torch.allclose(lse, load("eager").attention(x, x, x, return_lse=True)[1])
+
+
+@pytest.mark.parametrize("operator", ["packed", "paged"])
+def test_offsets_and_tables_get_the_declared_integer_type(operator):
+    declared, seen = load_operator(f"{operator}_eager"), set()
+
+    def of_int64(
+        query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, *, seqused_k=None, block_table=None
+    ):
+        given = (cu_seq_q, cu_seq_k, seqused_k, block_table)
+        seen.update(each.dtype for each in given if each is not None)
+        paged = {"seqused_k": seqused_k, "block_table": block_table}
+        own = {name: each for name, each in paged.items() if each is not None}
+        return declared.function(query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, **own)
+
+    x = torch.randn(2, 3, 5, 4)
+    expected = load("eager").attention(x, x, x)
+    profile = replace(declared.profile, index_type=IndexType.INT64)
+    narrow = replace(declared, function=of_int64, features=frozenset(), profile=profile)
+    adapt = from_packed if operator == "packed" else from_paged
+    for attention in (as_padded(narrow).attention, adapt(of_int64, index_dtype=torch.int64)):
+        assert torch.allclose(attention(x, x, x), expected)
+        assert seen == {torch.int64}
+    adapt(of_int64)(x, x, x)
+    assert seen == {torch.int64, torch.int32}
 
 
 def test_a_mask_must_hide_the_last_keys_alone():

@@ -202,9 +202,10 @@ class Player:
         """Compute the last queries of some sequences, and compare with their whole histories."""
         appends = new is not None and "append" in self.subject.implementation.features
         columns = max(len(each.pages) for each in chosen) + 1
-        table = torch.full((len(chosen), columns), -1, dtype=torch.int32)
+        index = self.subject.profile.index_type.dtypes[0]
+        table = torch.full((len(chosen), columns), -1, dtype=index)
         for row, sequence in zip(table, chosen, strict=True):
-            row[: len(sequence.pages)] = torch.tensor(sequence.pages, dtype=torch.int32)
+            row[: len(sequence.pages)] = torch.tensor(sequence.pages, dtype=index)
         lengths = [each.length for each in chosen]
         used = [length - (queries if appends else 0) for length in lengths]
         added = new if appends and new is not None else []
@@ -214,13 +215,13 @@ class Player:
             query=torch.cat([each.tokens["query"][-queries:] for each in chosen]),
             key=self.pools["key"],
             value=self.pools["value"],
-            cu_seq_q=offsets((queries,) * len(chosen)),
-            cu_seq_k=offsets(tuple(lengths)),
+            cu_seq_q=offsets((queries,) * len(chosen), index),
+            cu_seq_k=offsets(lengths, index),
             max_q=queries,
             max_k=max(lengths),
             window_size=case.window,
             scale=case.scale,
-            seqused_k=torch.tensor(used, dtype=torch.int32),
+            seqused_k=torch.tensor(used, dtype=index),
             block_table=table,
             new_key=torch.cat([each["key"] for each in added]) if added else None,
             new_value=torch.cat([each["value"] for each in added]) if added else None,
