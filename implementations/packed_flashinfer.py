@@ -18,6 +18,7 @@ from attnspec.spec.packed import (
     OutsideRows,
     PackedImplementation,
     PackedProfile,
+    RoundedParts,
 )
 from attnspec.spec.profiles import MaskedNonfinite
 
@@ -58,5 +59,7 @@ IMPLEMENTATION = PackedImplementation(
         neighbours=MaskedNonfinite.PROPAGATES,
         index_type=IndexType.INT32,
         accumulator=ACCUMULATOR,
+        # https://github.com/flashinfer-ai/flashinfer/issues/5107
+        partial_outputs=RoundedParts(),
     ),
 )

@@ -12,7 +12,7 @@ import torch
 from attnspec.implementations.adapters.packed_flashinfer import paged_from_prefill_wrapper
 from attnspec.implementations.cuda import ACCUMULATOR, no_device, on_cuda, undocumented_rows
 from attnspec.implementations.frameworks import missing
-from attnspec.spec.packed import EmptySequences, IndexType, OutsideRows
+from attnspec.spec.packed import EmptySequences, IndexType, OutsideRows, RoundedParts
 from attnspec.spec.paged import PagedImplementation, PagedProfile
 from attnspec.spec.profiles import MaskedNonfinite
 
@@ -55,5 +55,7 @@ IMPLEMENTATION = PagedImplementation(
         unwritten=MaskedNonfinite.PROPAGATES,
         index_type=IndexType.INT32,
         accumulator=ACCUMULATOR,
+        # https://github.com/flashinfer-ai/flashinfer/issues/5107
+        partial_outputs=RoundedParts(),
     ),
 )

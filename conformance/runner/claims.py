@@ -190,7 +190,12 @@ class MasksOfOneKind:
 
 def with_answers(operator: str, profile: Any, given: Iterable[tuple[str, Any]]) -> Any:
     """Return the profile of an operator with some answers, each a word, in place of its own."""
-    questions = [each.name for each in fields(profile)]
+    # an answer that is a number or a function has no word
+    questions = [
+        each.name
+        for each in fields(profile)
+        if isinstance(getattr(profile, each.name), (bool, StrEnum))
+    ]
     answers: dict[str, Any] = {}
     for key, word in given:
         declared = getattr(profile, _choice(f"question of {operator}", key, questions))

@@ -207,9 +207,14 @@ def _answers(profile: Any) -> dict[str, str]:
     words = {each.name: getattr(profile, each.name) for each in fields(profile)}
     is_word = {True: "yes", False: "no"}
     return {
-        name: is_word[answer] if isinstance(answer, bool) else str(answer)
+        name: is_word[answer] if isinstance(answer, bool) else _word(answer)
         for name, answer in words.items()
     }
+
+
+def _word(answer: Any) -> str:
+    """Return an answer, or the name of a function that gives it."""
+    return str(getattr(answer, "__name__", answer))
 
 
 def _chosen(operator: str, given: Sequence[tuple[str, str]]) -> list[Any]:

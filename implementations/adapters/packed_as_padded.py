@@ -36,6 +36,7 @@ from attnspec.spec import (
 )
 from attnspec.spec.packed import (
     EVERYWHERE,
+    NEVER_ROUNDED,
     UNBOUNDED,
     AuxRequest,
     EmptySequences,
@@ -264,7 +265,12 @@ def as_padded(declared: PackedImplementation, **answers: Any) -> Implementation:
         answers: fields of the padded profile about which a packed one says nothing, such as
             `masked_keys`. NaN and infinity in hidden keys and values propagate by default: a
             packed profile speaks of other sequences alone.
+
+    Raises:
+        ValueError: if the declaration has `partial_outputs`, which no padded profile has.
     """
+    if declared.profile.partial_outputs != NEVER_ROUNDED:
+        raise ValueError(f"{declared.name}: a padded profile has no answer for rounded parts")
     profile, features = declared.profile, declared.features & _OF_FEATURE.keys()
     function, page_size = declared.function, PAGE_SIZE
     if isinstance(declared, PagedImplementation):

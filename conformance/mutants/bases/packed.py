@@ -10,6 +10,7 @@ from attnspec.conformance.mutants.registry import plant
 from attnspec.conformance.operators.packed.regimes import AXES, call_of
 from attnspec.spec.packed import (
     EVERYWHERE,
+    NEVER_ROUNDED,
     PACKED_FEATURES,
     UNBOUNDED,
     IndexType,
@@ -197,7 +198,11 @@ def correct(
     function = base()
     function.lse_layout, function.index_type = profile.lse_layout, profile.index_type
     return PackedImplementation(
-        name=name, function=function, features=PACKED_FEATURES, profile=profile
+        name=name,
+        function=function,
+        features=PACKED_FEATURES,
+        has_gradients=profile.partial_outputs == NEVER_ROUNDED,
+        profile=profile,
     )
 
 

@@ -38,6 +38,11 @@ class PackedCall:
         return len(self.cu_seq_q) - 1
 
     @property
+    def page_size(self) -> int:
+        """The number of tokens of a page; 0 without pages."""
+        return 0
+
+    @property
     def operands(self) -> dict[str, torch.Tensor]:
         """Query, key and value by name."""
         return {"query": self.query, "key": self.key, "value": self.value}

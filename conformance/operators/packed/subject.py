@@ -153,13 +153,24 @@ class PackedBase(OperatorSubject):
             raise Violation(f"the log-sum-exp must have shape {shape} ({layout}), got {got}")
         return lse if is_heads_first else lse.T
 
-    def expect(self, call: PackedCall) -> list[Rows]:
-        """Return the expected rows of each sequence."""
-        profile, gathered = padded_profile(self.profile), call.gathered()
-        return [
-            expect_rows(gathered.padded(b), profile, by_scalars=self.is_reference)
-            for b in range(call.sequences)
-        ]
+    def expect(self, call: PackedCall, page_size: int | None = None) -> list[Rows]:
+        """Return the expected rows of each sequence.
+
+        Args:
+            call: the call.
+            page_size: tokens of a page, if the call was made on other pages than it has.
+        """
+        gathered, size = call.gathered(), call.page_size if page_size is None else page_size
+        rows = []
+        for b in range(call.sequences):
+            padded = gathered.padded(b)
+            queries, keys = padded.query.shape[2], padded.key.shape[2]
+            roundings = self.profile.partial_outputs(queries, keys, size)
+            profile = padded_profile(self.profile, roundings=roundings)
+            rows.append(
+                expect_rows(padded, profile, by_scalars=self.is_reference, roundings=roundings)
+            )
+        return rows
 
     def judge_case(self, case: Any, message: str) -> None:
         """Check the output of a case against the definition."""
@@ -198,14 +209,20 @@ class PackedBase(OperatorSubject):
         if seen != REFUSED:
             raise Violation(f"a call with {problem} is not refused: {seen}")
 
-    def compare_rows(self, call: PackedCall, result: Result, message: str) -> None:
+    def compare_rows(self, call: PackedCall, result: Result, message: str, page_size: int) -> None:
         """Check a result against the definition of a call that was made in another form.
+
+        Args:
+            call: the packed call that has the same rows.
+            result: of a call on pages.
+            message: the meaning of a wrong result.
+            page_size: tokens of a page.
 
         Raises:
             Violation: with the message, or if the mistake is known, with its name.
         """
         try:
-            self._compare(call, result, message)
+            self._compare(call, result, message, page_size)
         except Violation as error:
             cause = explained(call, result.out, padded_profile(self.profile))
             if cause:
@@ -257,9 +274,11 @@ class PackedBase(OperatorSubject):
             self.last_call = failing
         return "NaN that no query may read reaches the result, and other numbers there do not"
 
-    def _compare(self, call: PackedCall, result: Result, message: str) -> None:
+    def _compare(
+        self, call: PackedCall, result: Result, message: str, page_size: int | None = None
+    ) -> None:
         last = 0
-        for b, expected in enumerate(self.expect(call)):
+        for b, expected in enumerate(self.expect(call, page_size)):
             rows, keys = call.rows(b), call.gathered().key_rows(b)
             last = rows.stop
             lengths = f"{rows.stop - rows.start} queries, {keys.stop - keys.start} keys"

@@ -13,6 +13,7 @@ from trying import judged_count
 from attnspec.conformance.comparison.violation import NotClaimed, Raised, Violation
 from attnspec.conformance.laws.law import registered
 from attnspec.conformance.mutants.bases.paged import PROFILE, PlainPaged, correct
+from attnspec.conformance.mutants.bases.parts import InParts
 from attnspec.conformance.mutants.registry import planted
 from attnspec.conformance.operators.paged.case import PagedCase, Places
 from attnspec.conformance.operators.paged.engine.player import Player
@@ -34,11 +35,11 @@ from attnspec.conformance.runner.check import check
 from attnspec.conformance.runner.effort import Budget, Effort
 from attnspec.conformance.runner.explore import explore
 from attnspec.reference.operator_implementations import PAGED
-from attnspec.spec.packed import PACKED_FEATURES, EmptySequences, IndexType
+from attnspec.spec.packed import PACKED_FEATURES, EmptySequences, IndexType, Merging, RoundedParts
 from attnspec.spec.paged import PagedImplementation
 from attnspec.spec.profiles import MaskedNonfinite
 
-for _chapter in ("appending", "reading", "refusals", "in_regimes"):
+for _chapter in ("appending", "reading", "refusals", "in_regimes", "parts"):
     importlib.import_module(f"attnspec.conformance.laws.paged.{_chapter}")
     importlib.import_module(f"attnspec.conformance.mutants.paged.{_chapter}")
 LAWS = {name: law for name, law in registered().items() if law.judges == "paged"}
@@ -89,9 +90,18 @@ class Splits(PlainPaged):
         return torch.arange(keys) + first - (torch.arange(queries) - queries)[:, None]
 
 
+class InPairs(InParts, PlainPaged):
+    merging = Merging.PAIRS
+
+
 REGIMES = "paged-attention-is-right-in-every-two-regimes"
 SUBJECTS = {
     "splits": correct("it", Splits),
+    "rounded parts": correct(
+        "it",
+        InPairs,
+        replace(PROFILE, partial_outputs=RoundedParts(size=16, merging=Merging.PAIRS)),
+    ),
     "plain": correct("plain"),
     "without append": replace(correct("it"), features=PACKED_FEATURES),
     "pages of 16": replace(correct("it"), page_sizes=(16,)),
@@ -123,7 +133,9 @@ def test_a_correct_paged_attention_passes_and_the_pass_is_evidence(subject, name
 
 
 @pytest.mark.parametrize("name", LAWS)
-@pytest.mark.parametrize("subject", ["plain", "splits", "spreads nan", "without append"])
+@pytest.mark.parametrize(
+    "subject", ["plain", "splits", "rounded parts", "spreads nan", "without append"]
+)
 def test_correct_paged_attentions_pass_drawn_cases(subject, name):
     law, judged = LAWS[name], subject_of(SUBJECTS[subject])
     if law.needs - judged.implementation.features:

@@ -17,6 +17,7 @@ from attnspec.spec.packed import (
     EmptySequences,
     LseLayout,
     OutsideRows,
+    PackedImplementation,
     PackedProfile,
 )
 from attnspec.spec.profiles import EmptyRow, MaskedNonfinite, RoundingLevel
@@ -132,6 +133,22 @@ def test_a_function_that_always_raises_is_declared_all_the_same():
 def test_an_unknown_answer_is_refused():
     with pytest.raises(ValueError, match="no question of packed"):
         found(plain, profile=(("alignment", "upper_left"),))
+
+
+@pytest.mark.parametrize("question", ["accumulator", "partial_outputs"])
+def test_an_answer_that_is_no_word_is_refused(question):
+    with pytest.raises(ValueError, match=f"no question of packed '{question}'"):
+        found(plain, profile=((question, "never"),))
+
+
+def test_an_answer_that_is_a_function_has_a_name():
+    def each_page(queries, keys, page_size):
+        return keys // page_size
+
+    declared = PackedImplementation(name="it", function=plain, has_gradients=False)
+    assert "partial_outputs=never" in profile_in_words(declared)
+    rounded = replace(declared, profile=PackedProfile(partial_outputs=each_page))
+    assert "partial_outputs=each_page" in profile_in_words(rounded)
 
 
 def test_a_target_is_resolved_as_packed(tmp_path, monkeypatch):

@@ -238,7 +238,7 @@ class Player:
             scale=case.scale,
         )
         result: Result = self.subject.call_in_place(call)
-        self.subject.compare_rows(histories, result, message)
+        self.subject.compare_rows(histories, result, message, call.page_size)
         if appends:
             self._check_written(chosen, queries, message)
 
