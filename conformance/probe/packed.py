@@ -23,10 +23,11 @@ from attnspec.conformance.runner.declare_packed import (
     USES,
     page_sizes,
     plain_case,
-    with_index_type,
+    with_first_answers,
 )
-from attnspec.spec.packed import LseLayout, PackedImplementation
+from attnspec.spec.packed import LseLayout, PackedImplementation, causal_alone
 from attnspec.spec.paged import PagedImplementation
+from attnspec.spec.profiles import RoundingLevel
 
 OPERATORS = ("packed", "paged")
 """The kinds of attention beside the padded one that the probe knows."""
@@ -34,7 +35,7 @@ OPERATORS = ("packed", "paged")
 _WORDS = {torch_dtype: word for word, torch_dtype in DTYPES.items()}
 _PARAMETERS = {feature: name for name, each in BY_PARAMETER.items() for feature in each}
 _CALLS = {
-    "empty_sequences": "sequences without queries, without keys, and without both",
+    "empty_sequences": "sequences without queries, without keys, and without both; all of them so",
     "neighbours": "NaN in keys and values of other sequences, or of none",
     "unwritten": "NaN in the rest of the last page of a sequence",
     "outside_rows": "three rows of queries behind the last sequence",
@@ -69,7 +70,9 @@ class PackedHarness:
         """The function without claims, in the integer types and page sizes that it accepts."""
         declaration: Any = DECLARATIONS[self.operator]
         made: Any = declaration(name="probed", function=self.function)
-        made = with_index_type(made, self.dtypes)
+        # the widest bound tells right calls from wrong ones; a later experiment finds the level
+        eager = replace(made.profile, rounding=RoundingLevel.EAGER)
+        made = with_first_answers(replace(made, profile=eager), self.dtypes)
         if isinstance(made, PagedImplementation):
             return replace(made, page_sizes=page_sizes(made, self.dtypes))
         declared: PackedImplementation = made
@@ -157,9 +160,12 @@ def _storage_types(harness: PackedHarness) -> Finding:
     wrong = [word for word, problem in types.items() if problem and "raises" not in problem[:6]]
     return Finding(
         answer=", ".join(right) or "none",
-        evidence=tuple(f"{word}: {problem or 'right'}" for word, problem in types.items()),
+        evidence=(
+            *(f"{word}: {problem or 'right'}" for word, problem in types.items()),
+            *(["calls that are not causal raise"] * (harness.bare.supports is causal_alone)),
+        ),
         deviation=f"{', '.join(wrong)}: {types[wrong[0]]}" if wrong else "",
-        facts={"dtypes": right},
+        facts={"dtypes": right, "causal_alone": [harness.bare.supports is causal_alone]},
     )
 
 
@@ -341,7 +347,8 @@ def packed_declaration(
         Code that defines `IMPLEMENTATION`; a comment if no storage type is right.
     """
     findings = list(findings)
-    facts: dict[str, Any] = {"dtypes": [], "features": [], "page_sizes": [], "profile": {}}
+    names = ("dtypes", "features", "page_sizes", "causal_alone")
+    facts: dict[str, Any] = {"profile": {}, **{name: [] for name in names}}
     for finding in findings:
         for key, value in finding.facts.items():
             if isinstance(value, dict):
@@ -352,7 +359,7 @@ def packed_declaration(
         return NOTHING
     kind: Any = DECLARATIONS[operator]
     profile = kind(name="asked", function=print).profile
-    used = {kind, type(profile)}
+    used = {kind, type(profile)} | ({causal_alone} if any(facts["causal_alone"]) else set())
     answers = []
     for question, answers_of in profile.QUESTIONS.items():
         if question in facts["profile"]:
@@ -383,6 +390,7 @@ def packed_declaration(
             f"    features=frozenset({{{named}}}),",
             f"    dtypes=({types}),",
             *([f"    page_sizes=({sizes}),"] if sizes else []),
+            *(["    supports=causal_alone,"] if any(facts["causal_alone"]) else []),
             f"    profile={type(profile).__name__}(",
             *answers,
             "    ),",

@@ -8,8 +8,11 @@ from typing import Any
 import torch
 
 from attnspec.conformance.comparison.violation import Raised, Violation
-from attnspec.conformance.operators.packed.case import PackedCase
+from attnspec.conformance.laws.packed.neighbours import poison
+from attnspec.conformance.laws.paged.reading import among_poison
+from attnspec.conformance.operators.packed.case import GARBAGE, PackedCase
 from attnspec.conformance.operators.packed.subject import PackedBase
+from attnspec.conformance.operators.paged.call import PagedCall
 from attnspec.conformance.operators.paged.case import PagedCase, Past
 from attnspec.conformance.operators.subjects import subject_of_operator
 from attnspec.conformance.runner.claims import DTYPES, Claims, with_answers
@@ -17,11 +20,13 @@ from attnspec.conformance.runner.declare import parameters_of
 from attnspec.spec import Values
 from attnspec.spec.packed import (
     CAUSAL,
+    EVERYWHERE,
     EmptySequences,
     IndexType,
     LseLayout,
     OutsideRows,
     PackedImplementation,
+    causal_alone,
 )
 from attnspec.spec.paged import PagedImplementation
 from attnspec.spec.profiles import EmptyRow, MaskedNonfinite, RoundingLevel
@@ -92,8 +97,10 @@ def declare_packed(
         profile=with_answers(declaration.operator, declared.profile, claims.profile),
     )
     given = {key for key, _ in claims.profile}
+    first = with_first_answers(declared, dtypes)
+    declared = replace(declared, supports=first.supports)
     if "index_type" not in given:
-        declared = with_index_type(declared, dtypes)
+        declared = replace(declared, profile=first.profile)
     if isinstance(declared, PagedImplementation):
         declared = replace(declared, page_sizes=page_sizes(declared, dtypes))
     plain = plain_case(declared)
@@ -110,35 +117,44 @@ def declare_packed(
 
 
 def plain_case(implementation: PackedImplementation) -> Any:
-    """Return a case that an implementation takes, in the first page size that it accepts."""
+    """Return a case that a bare function takes, in the first page size that it accepts."""
     case = _PLAIN[implementation.operator]
     if isinstance(implementation, PagedImplementation) and implementation.page_sizes:
         sizes = implementation.page_sizes
-        return case if case.page_size in sizes else case.but(page_size=sizes[0])
-    return case
+        case = case if case.page_size in sizes else case.but(page_size=sizes[0])
+    return case.but(window=CAUSAL) if implementation.supports is causal_alone else case
 
 
-def with_index_type(
+def with_first_answers(
     implementation: PackedImplementation, dtypes: Sequence[torch.dtype]
 ) -> PackedImplementation:
-    """Return a declaration with the integer types whose calls raise nothing: first of all answers.
+    """Return a declaration with what every other experiment needs: integer types, and the diagonal.
 
-    Calls whose result is wrong count: one that reads other numbers than it gets is a finding.
+    An integer type counts if a call with it raises nothing: one that reads other numbers than it
+    gets is a finding. If all calls raise but causal ones, other calls are declared as refused.
     """
     plain = _PLAIN[implementation.operator]
-    plains: list[Any] = [plain]
+    sizes: tuple[int, ...] = ()
     if isinstance(implementation, PagedImplementation):
-        plains += [plain.but(page_size=size) for size in PAGE_SIZES if size != plain.page_size]
-    accepted = [
-        answer
-        for answer in (IndexType.INT32, IndexType.INT64)
-        if any(
-            not raises_for(_answering(implementation, answer), each.but(dtype=dtype))
-            for each in plains
-            for dtype in dtypes
-        )
-    ]
-    return _answering(implementation, accepted[0] if len(accepted) == 1 else IndexType.EITHER)
+        sizes = (plain.page_size, *(each for each in PAGE_SIZES if each != plain.page_size))
+    plains = [plain.but(page_size=size) for size in sizes] or [plain]
+    for window in (EVERYWHERE, CAUSAL):
+        accepted = [
+            answer
+            for answer in (IndexType.INT32, IndexType.INT64)
+            if any(
+                not raises_for(_answering(implementation, answer), case)
+                for each in plains
+                for dtype in dtypes
+                for case in [each.but(dtype=dtype, window=window)]
+            )
+        ]
+        if accepted:
+            if window == CAUSAL:
+                implementation = replace(implementation, supports=causal_alone)
+            answer = accepted[0] if len(accepted) == 1 else IndexType.EITHER
+            return _answering(implementation, answer)
+    return implementation
 
 
 def _answering(implementation: PackedImplementation, answer: IndexType) -> PackedImplementation:
@@ -146,14 +162,14 @@ def _answering(implementation: PackedImplementation, answer: IndexType) -> Packe
 
 
 def _index_type(implementation: PackedImplementation) -> IndexType:
-    return with_index_type(implementation, implementation.dtypes).profile.index_type
+    return with_first_answers(implementation, implementation.dtypes).profile.index_type
 
 
 def page_sizes(
     implementation: PagedImplementation, dtypes: Sequence[torch.dtype]
 ) -> tuple[int, ...] | None:
     """Return the page sizes whose calls raise nothing, in some storage type; None for all."""
-    plain = _PLAIN["paged"]
+    plain = plain_case(replace(implementation, page_sizes=None))
     accepted = tuple(
         size
         for size in PAGE_SIZES
@@ -214,6 +230,8 @@ def _empty_sequences(implementation: PackedImplementation) -> EmptySequences:
         plain.but(queries=(2, 0, 3), keys=(3, 0, 4)),
         plain.but(queries=(2, 2), keys=(3, 0)),
         plain.but(queries=(2, 0), keys=(3, 2)),
+        plain.but(queries=(2, 1), keys=(0, 0)),
+        plain.but(queries=(0, 0), keys=(2, 0)),
     )
     raised = any(raises_for(implementation, case.but(dtype=dtype)) for case in cases)
     return EmptySequences.UNDEFINED if raised else EmptySequences.ALLOWED
@@ -237,8 +255,20 @@ def _neighbours(implementation: PackedImplementation) -> MaskedNonfinite:
     case = plain_case(implementation)
     if isinstance(case, PagedCase):
         full = case.but(page_size=case.page_size, keys=(case.page_size, 2 * case.page_size))
-        return _spreads(implementation, full.but(past=Past.POISONED))
-    return _spreads(implementation, case.but(outside=3))
+        of_none = _spreads(implementation, full.but(past=Past.POISONED))
+    else:
+        of_none = _spreads(implementation, case.but(outside=3))
+    if of_none is MaskedNonfinite.PROPAGATES:
+        return of_none
+    subject: Any = subject_of_operator(implementation)
+    call = subject.fit(case).draw(subject.profile)
+    poisoned: Any = among_poison if isinstance(call, PagedCall) else poison
+    with suppress(Raised, Violation):
+        outs = [subject.call(poisoned(call, 1, number)).out for number in (torch.nan, GARBAGE)]
+        seen = [bool(out[call.rows(1)].isnan().any()) for out in outs]
+        if seen == [True, False]:
+            return MaskedNonfinite.PROPAGATES
+    return MaskedNonfinite.BLOCKED
 
 
 def _spreads(implementation: PackedImplementation, case: Any) -> MaskedNonfinite:

@@ -13,10 +13,11 @@ from attnspec.conformance.mutants.bases.paged import correct as correct_paged
 from attnspec.conformance.mutants.packed import neighbours as _of_neighbours  # noqa: F401
 from attnspec.conformance.mutants.packed import sequences as _planted  # noqa: F401
 from attnspec.conformance.mutants.registry import planted
+from attnspec.conformance.operators.paged.case import PagedCase
 from attnspec.conformance.probe.declaration import NOTHING
 from attnspec.conformance.probe.packed import packed_declaration, probe_packed, questions_of
-from attnspec.implementations import packed_eager, paged_eager
-from attnspec.spec.packed import EmptySequences, IndexType, LseLayout, PackedProfile
+from attnspec.implementations import load_operator, packed_eager, paged_eager
+from attnspec.spec.packed import EmptySequences, IndexType, LseLayout, PackedProfile, causal_alone
 from attnspec.spec.paged import PagedProfile
 from attnspec.spec.profiles import EmptyRow, RoundingLevel
 
@@ -46,7 +47,56 @@ def test_the_declaration_of_an_implementation_is_found(implementation, operator)
     assert found.features == implementation.features
     assert found.profile == implementation.profile
     assert found.dtypes == implementation.dtypes
+    assert found.supports is implementation.supports
     assert type(found) is type(implementation)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("packed_nested", "paged_transformers"),
+        pytest.param("packed_flex", marks=pytest.mark.slow),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+def test_the_declaration_of_a_library_is_found(name):
+    """Calls find all but two answers, for which a bare function has no words.
+
+    Of the rounding level they find whether it is the narrowest, and else the widest. A function
+    that raises only if all sequences are empty is declared with `supports`.
+    """
+    declared = load_operator(name)
+    if reason := declared.unavailable():
+        pytest.skip(reason)
+    findings = probe_packed(declared.function, declared.operator)
+    found = executed(findings, declared.function, declared.operator)
+    is_fused = declared.profile.rounding is RoundingLevel.FUSED
+    level = RoundingLevel.FUSED if is_fused else RoundingLevel.EAGER
+    empty = PagedCase(queries=(0, 0), keys=(2, 2))
+    refuses_empty = declared.supports(empty) is not None
+    sequences = EmptySequences.UNDEFINED if refuses_empty else declared.profile.empty_sequences
+    assert found.features == declared.features
+    assert found.profile == replace(declared.profile, rounding=level, empty_sequences=sequences)
+    assert found.dtypes == declared.dtypes
+
+
+@pytest.mark.parametrize("paged", [False, True])
+def test_a_function_that_is_always_causal_is_found(paged):
+    declared = (paged_eager if paged else packed_eager).IMPLEMENTATION
+
+    def causal(query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, *, window_size, **options):
+        if max_q > 1 and window_size != (-1, 0):
+            raise ValueError(f"the diagonal is causal, got {window_size}")
+        given = (query, key, value, cu_seq_q, cu_seq_k, max_q, max_k)
+        return declared.function(*given, window_size=window_size, **options)
+
+    dtypes = (torch.float32, torch.bfloat16)
+    findings = probe_packed(causal, declared.operator, dtypes=dtypes)
+    found = executed(findings, causal, declared.operator)
+    assert found.supports is causal_alone
+    assert found.features == declared.features - {"window"}
+    assert found.profile == declared.profile
+    assert "not causal raise" in by_question(findings)["storage types"].evidence[-1]
 
 
 @pytest.mark.parametrize("layout", LseLayout)
