@@ -24,7 +24,7 @@ from attnspec.conformance.runner.declare_packed import (
     page_sizes,
     plain_case,
 )
-from attnspec.spec.packed import LseLayout, PackedImplementation
+from attnspec.spec.packed import LseLayout, PackedImplementation, PackedProfile
 from attnspec.spec.paged import PagedImplementation
 
 OPERATORS = ("packed", "paged")
@@ -271,6 +271,17 @@ _FEATURES = {
 }
 
 
+def default_profile(operator: str) -> PackedProfile:
+    """Return the profile of a declaration that answers no question.
+
+    Args:
+        operator: `packed` or `paged`.
+    """
+    declaration: Any = DECLARATIONS[operator]
+    profile: PackedProfile = declaration(name="default", function=print).profile
+    return profile
+
+
 def questions_of(operator: str) -> dict[str, Callable[[PackedHarness], Finding]]:
     """Return the experiments on an operator by their questions, in the order of a report.
 
@@ -284,9 +295,7 @@ def questions_of(operator: str) -> dict[str, Callable[[PackedHarness], Finding]]
     for feature, words in _FEATURES.items():
         if is_paged or feature != "append":
             experiments[words] = _feature(feature)
-    declared: Any = DECLARATIONS[operator]
-    profile = declared(name="asked", function=print).profile
-    for question in profile.QUESTIONS:
+    for question in default_profile(operator).QUESTIONS:
         experiments[question.replace("_", " ")] = _answer(question)
     return {
         **experiments,
@@ -348,7 +357,7 @@ def packed_declaration(
     if not facts["dtypes"]:
         return NOTHING
     kind: Any = DECLARATIONS[operator]
-    profile = kind(name="asked", function=print).profile
+    profile = default_profile(operator)
     used = {kind, type(profile)}
     answers = []
     for question, answers_of in profile.QUESTIONS.items():
