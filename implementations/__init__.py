@@ -38,8 +38,11 @@ _FRAMEWORKS: dict[str, tuple[str, ...]] = {
     "keras": ("keras_attention",),
     "x-transformers": ("x_transformers_attend", "x_transformers_flash"),
     "mlx": ("mlx_attention",),
-    "onnxruntime": ("ort_attention", "ort_multi_head_attention", "ort_group_query_attention"),
-    "onnx": ("onnx_reference",),
+    "onnxruntime": (
+        *("ort_attention", "ort_attention_cache"),
+        *("ort_multi_head_attention", "ort_group_query_attention"),
+    ),
+    "onnx": ("onnx_reference", "onnx_reference_cache"),
     # for CUDA devices
     "flash-attn": ("flash_attn_2",),
     "flash-attn-3": ("flash_attn_3",),

@@ -19,6 +19,7 @@ from attnspec.spec import (
     Feature,
     Float64Precision,
     Implementation,
+    KeyLengths,
     Mask,
     MaskedNonfinite,
     MaskPattern,
@@ -49,7 +50,9 @@ def _call(
     return out
 
 
-OPTIONS = ("attn_mask", "is_causal", "scale", "enable_gqa", "window", "return_lse")
+OPTIONS = (
+    *("attn_mask", "is_causal", "scale", "enable_gqa", "window", "key_lengths", "return_lse"),
+)
 """The options of the contract that the function has."""
 
 
@@ -75,6 +78,9 @@ def may_read_nothing(case: Case) -> bool:
     """Return whether a row of a call with a log-sum-exp may read no key."""
     if not case.return_lse:
         return False
+    if case.key_lengths is not None:
+        is_empty = case.key_lengths is KeyLengths.EMPTY
+        return is_empty or case.mask is not None or case.window is not None
     if case.mask is not None:
         # one that hides some keys may hide those that the flag or the window leaves
         is_empty = case.mask.pattern is MaskPattern.EMPTY_ROWS
@@ -100,7 +106,7 @@ IMPLEMENTATION = Implementation(
     features=frozenset(
         {
             *(Feature.MASK, Feature.CAUSAL, Feature.GQA, Feature.WINDOW),
-            *(Feature.LSE, Feature.BACKWARD),
+            *(Feature.KEY_LENGTHS, Feature.LSE, Feature.BACKWARD),
         }
     ),
     # compiled for a CPU, it raises for float16: docs/findings/jax.md
@@ -149,6 +155,22 @@ IMPLEMENTATION = Implementation(
             link=LINK,
             applies=may_read_nothing,
             example=EXAMPLE,
+        ),
+        *deviations(
+            (
+                "lengths-and-options-combine",
+                "lengths-in-every-two-regimes-equal-the-definition",
+            ),
+            reason=REASON,
+            link=LINK,
+            applies=may_read_nothing,
+            example=Case(
+                batch=2,
+                keys=2,
+                dtype=torch.float32,
+                key_lengths=KeyLengths.EMPTY,
+                return_lse=True,
+            ),
         ),
         *deviations(
             ("two-halves-merge-into-the-whole", "many-uneven-parts-merge-into-the-whole"),

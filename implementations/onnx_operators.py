@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+from jaxtyping import Bool, Float, Int
 
 from attnspec.implementations.adapters.numpy_arrays import to_torch
 
@@ -45,6 +46,49 @@ def run(
     session = _session(runtime, operator, declared, domain, opset, outputs, set_attributes)
     feeds = {name: tensor.detach().contiguous().numpy() for name, tensor in given.items()}
     return to_torch(session.run(list(outputs), feeds)[0])
+
+
+def run_on_cache(
+    runtime: str,
+    query: Float[torch.Tensor, "batch heads queries d_head"],
+    key: Float[torch.Tensor, "batch kv_heads keys d_head"],
+    value: Float[torch.Tensor, "batch kv_heads keys d_value"],
+    attn_mask: Bool[torch.Tensor, "..."] | Float[torch.Tensor, "..."] | None,
+    key_lengths: Int[torch.Tensor, " batch"] | None,
+    *,
+    is_causal: bool,
+    scale: float | None,
+    softcap: float | None,
+) -> torch.Tensor:
+    """Run the standard's `Attention`, version 24, whose keys are a cache with lengths.
+
+    Args:
+        runtime: as in `run`.
+        query: the operands, as in the contract.
+        key: the whole cache.
+        value: likewise.
+        attn_mask: as the runtime takes it.
+        key_lengths: as in the contract; `None` for all keys of the cache.
+        is_causal: as in the contract, under the alignment `lower_right`.
+        scale: as in the contract.
+        softcap: as in the contract.
+    """
+    if key_lengths is None:
+        key_lengths = torch.full((key.shape[0],), key.shape[2])
+    inputs = {
+        **{"Q": query, "K": key, "V": value, "attn_mask": attn_mask},
+        **{"past_key": None, "past_value": None},
+        "nonpad_kv_seqlen": key_lengths.long(),
+    }
+    return run(
+        runtime,
+        "Attention",
+        inputs,
+        opset=24,
+        is_causal=int(is_causal) or None,
+        scale=scale,
+        softcap=softcap,
+    )
 
 
 def _dtype(tensor: torch.Tensor) -> str:

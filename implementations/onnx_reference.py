@@ -101,7 +101,18 @@ def broadcasts(case: Case) -> bool:
     return case.is_causal and case.queries > 1 and case.keys > 1
 
 
-def _found_by(laws: tuple[str, ...], applies: Callable[[Case], bool]) -> tuple[Deviation, ...]:
+EXAMPLE = Case(
+    queries=2,
+    keys=3,
+    is_causal=True,
+    mask=Mask(pattern=MaskPattern.PADDING, shape=MaskShape.KEYS),
+)
+
+
+def found_by(
+    laws: tuple[str, ...], applies: Callable[[Case], bool], example: Case = EXAMPLE
+) -> tuple[Deviation, ...]:
+    """Return a deviation for each law that detects the known bug, with a case that shows it."""
     return deviations(
         laws,
         reason=(
@@ -110,12 +121,7 @@ def _found_by(laws: tuple[str, ...], applies: Callable[[Case], bool]) -> tuple[D
         ),
         link="docs/findings/onnx_reference.md#a-mask-of-one-row",
         applies=applies,
-        example=Case(
-            queries=2,
-            keys=3,
-            is_causal=True,
-            mask=Mask(pattern=MaskPattern.PADDING, shape=MaskShape.KEYS),
-        ),
+        example=example,
     )
 
 
@@ -133,7 +139,7 @@ IMPLEMENTATION = Implementation(
     ),
     deviations=(
         # this law makes the shapes of its masks itself
-        *_found_by(("masks-broadcast",), broadcasts),
-        *_found_by(LAWS, repeats_first_row),
+        *found_by(("masks-broadcast",), broadcasts),
+        *found_by(LAWS, repeats_first_row),
     ),
 )

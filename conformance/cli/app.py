@@ -17,12 +17,15 @@ from attnspec.conformance.cli.options import (
     Html,
     JUnit,
     Markdown,
+    Packed,
+    Paged,
     Report,
     Seed,
     Stop,
     Timeout,
     Verbose,
     Workers,
+    operator_of,
     settings_of,
 )
 from attnspec.conformance.cli.probe import probe
@@ -92,14 +95,8 @@ def check(
             "encoder_decoder, packed or paged."
         ),
     ] = None,
-    packed: Annotated[
-        bool,
-        typer.Option("--packed", help="It takes packed sequences: the same as --operator packed."),
-    ] = False,
-    paged: Annotated[
-        bool,
-        typer.Option("--paged", help="It reads pages by a table: the same as --operator paged."),
-    ] = False,
+    packed: Packed = False,
+    paged: Paged = False,
     device: Annotated[str, typer.Option(help="Where to run: cpu, cuda, cuda:1.")] = "cpu",
     revision: Annotated[
         str | None,
@@ -148,11 +145,8 @@ def check(
         attnspec check my_kernels:flash_attention --features causal,gqa --dtypes float16,bfloat16
     """
     settings = settings_of(context)
-    for kind, is_meant in (("packed", packed), ("paged", paged)):
-        if is_meant and settings.operator not in (None, kind):
-            refuse(f"--{kind} means --operator {kind}, not {settings.operator}")
-        if is_meant:
-            settings = dataclasses.replace(settings, operator=kind)
+    operator = operator_of(settings.operator, packed=packed, paged=paged)
+    settings = dataclasses.replace(settings, operator=operator)
     try:
         settings = dataclasses.replace(settings, targets=pinned(settings.targets, revision))
     except HubError as error:

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from attnspec.conformance.cli.report import refuse
 from attnspec.conformance.runner.effort import Effort
 from attnspec.conformance.runner.settings import Settings
 
@@ -25,6 +26,14 @@ Verbose = Annotated[
     bool,
     typer.Option("--verbose", "-v", help="Print every broken law, and the matrix of clauses."),
 ]
+Packed = Annotated[
+    bool,
+    typer.Option("--packed", help="It takes packed sequences: the same as --operator packed."),
+]
+Paged = Annotated[
+    bool,
+    typer.Option("--paged", help="It reads pages by a table: the same as --operator paged."),
+]
 JUnit = Annotated[Path | None, typer.Option(help="Write JUnit XML to this file.")]
 
 Builders = Annotated[
@@ -37,6 +46,21 @@ Computed = Annotated[str | None, typer.Option(help="In which it computes, such a
 Memory = Annotated[
     float | None, typer.Option(min=0, help="GiB that a worker may hold; as of check.")
 ]
+
+
+def operator_of(operator: str | None, *, packed: bool, paged: bool) -> str | None:
+    """Return the operator that is meant, by its name or by a flag.
+
+    Args:
+        operator: of the option `--operator`.
+        packed: whether the flag `--packed` is given.
+        paged: whether the flag `--paged` is given.
+    """
+    for kind, is_meant in (("packed", packed), ("paged", paged)):
+        if is_meant and operator not in (None, kind):
+            refuse(f"--{kind} means --operator {kind}, not {operator}")
+        operator = kind if is_meant else operator
+    return operator
 
 
 def settings_of(context: typer.Context) -> Settings:

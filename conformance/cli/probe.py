@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from attnspec.conformance.cli.environment import set_variables
+from attnspec.conformance.cli.options import Packed, Paged, operator_of
 from attnspec.conformance.cli.report import PIPED, refuse
 
 if TYPE_CHECKING:
@@ -39,6 +40,8 @@ def probe(
         str | None,
         typer.Option(help="packed or paged, for attention over sequences without padding."),
     ] = None,
+    packed: Packed = False,
+    paged: Paged = False,
     write: Annotated[
         Path | None,
         typer.Option(
@@ -58,8 +61,9 @@ def probe(
 
         attnspec probe my_kernels:flash_attention --device cuda --dtypes bfloat16
 
-        attnspec probe my_kernels.py:varlen_attention --operator packed
+        attnspec probe my_kernels.py:varlen_attention --packed
     """
+    operator = operator_of(operator, packed=packed, paged=paged)
     if write is not None:
         _require_new(write)
     set_variables()
@@ -81,7 +85,7 @@ def probe(
         elif operator not in OPERATORS:
             raise ValueError(f"the probe knows {' and '.join(OPERATORS)}, got {operator!r}")
         elif features is not None or device != "cpu":
-            raise ValueError("--operator is probed on a CPU, and with all its features")
+            raise ValueError(f"{operator} attention is probed on a CPU, and with all its features")
         else:
             questions = list(questions_of(operator))
         held = memory_per_worker(memory, 1, device)

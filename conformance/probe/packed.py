@@ -25,7 +25,7 @@ from attnspec.conformance.runner.declare_packed import (
     plain_case,
     with_first_answers,
 )
-from attnspec.spec.packed import LseLayout, PackedImplementation, causal_alone
+from attnspec.spec.packed import LseLayout, PackedImplementation, PackedProfile, causal_alone
 from attnspec.spec.paged import PagedImplementation
 from attnspec.spec.profiles import RoundingLevel
 
@@ -280,6 +280,17 @@ _FEATURES = {
 }
 
 
+def default_profile(operator: str) -> PackedProfile:
+    """Return the profile of a declaration that answers no question.
+
+    Args:
+        operator: `packed` or `paged`.
+    """
+    declaration: Any = DECLARATIONS[operator]
+    profile: PackedProfile = declaration(name="default", function=print).profile
+    return profile
+
+
 def questions_of(operator: str) -> dict[str, Callable[[PackedHarness], Finding]]:
     """Return the experiments on an operator by their questions, in the order of a report.
 
@@ -293,9 +304,7 @@ def questions_of(operator: str) -> dict[str, Callable[[PackedHarness], Finding]]
     for feature, words in _FEATURES.items():
         if is_paged or feature != "append":
             experiments[words] = _feature(feature)
-    declared: Any = DECLARATIONS[operator]
-    profile = declared(name="asked", function=print).profile
-    for question in profile.QUESTIONS:
+    for question in default_profile(operator).QUESTIONS:
         experiments[question.replace("_", " ")] = _answer(question)
     return {
         **experiments,
@@ -358,7 +367,7 @@ def packed_declaration(
     if not facts["dtypes"]:
         return NOTHING
     kind: Any = DECLARATIONS[operator]
-    profile = kind(name="asked", function=print).profile
+    profile = default_profile(operator)
     used = {kind, type(profile)} | ({causal_alone} if any(facts["causal_alone"]) else set())
     answers = []
     for question, answers_of in profile.QUESTIONS.items():

@@ -4,8 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from attnspec.conformance.operators.subjects import DECLARATIONS
 from attnspec.conformance.probe.experiment import Experiment
+from attnspec.conformance.probe.packed import default_profile
 from attnspec.conformance.probe.probe import experiments
 from attnspec.conformance.runner.claims import DTYPES, Claims
 from attnspec.conformance.runner.declare import TargetError
@@ -60,14 +60,13 @@ def target_of(name: str, device: str, operator: str | None = None) -> Target:
 
 def _operator_of(name: str, device: str, operator: str) -> Target:
     """Resolve the name of a packed or paged attention; its declaration is not consulted."""
-    declaration: Any = DECLARATIONS[operator]
-    declared = declaration(name="asked", function=print)
+    profile = default_profile(operator)
     # with explicit claims, resolving a bare callable makes few calls
     claims = Claims(
         operator=operator,
         features=frozenset(),
         dtypes=tuple(DTYPES.values()),
-        profile=tuple((key, getattr(declared.profile, key)) for key in declared.profile.QUESTIONS),
+        profile=tuple((key, getattr(profile, key)) for key in profile.QUESTIONS),
     )
     for judged in resolve(name, claims=claims, device=device):
         if judged.kind == operator:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch.utils.dlpack import from_dlpack
 
 from attnspec.implementations.adapters.grouped_heads import demand_flag
@@ -24,8 +24,9 @@ def from_jax(function: Callable[..., Any]) -> Callable[..., Any]:
         function: takes query (batch, queries, heads, d_head), key (batch, keys, kv_heads, d_head)
             and value (batch, keys, kv_heads, d_value), and those that it has of `mask` and `bias`
             (each broadcasts to (batch, heads, queries, keys)), `is_causal`, `scale`,
-            `local_window_size` and `return_residual`, with which it returns the log-sum-exp
-            (batch, queries, heads) beside the output.
+            `local_window_size`, `key_value_seq_lengths` (batch,) in 32 bits and
+            `return_residual`, with which it returns the log-sum-exp (batch, queries, heads)
+            beside the output.
 
     Returns:
         An attention of the contract with the function's options and `enable_gqa`. Autograd gets
@@ -42,6 +43,8 @@ def from_jax(function: Callable[..., Any]) -> Callable[..., Any]:
         names |= {"attn_mask"}
     if "local_window_size" in taken:
         names |= {"window"}
+    if "key_value_seq_lengths" in taken:
+        names |= {"key_lengths"}
     if "return_residual" in taken:
         names |= {"return_lse"}
 
@@ -52,6 +55,7 @@ def from_jax(function: Callable[..., Any]) -> Callable[..., Any]:
         attn_mask: Bool[torch.Tensor, "..."] | Float[torch.Tensor, "..."] | None = None,
         enable_gqa: bool = False,
         window: tuple[int | None, int | None] | None = None,
+        key_lengths: Int[torch.Tensor, " batch"] | None = None,
         return_lse: bool = False,
         **given: Any,
     ) -> Any:
@@ -66,6 +70,8 @@ def from_jax(function: Callable[..., Any]) -> Callable[..., Any]:
             longest = query.shape[2] + key.shape[2]
             left, right = spelled(window, longest)
             given["local_window_size"] = (left, right)
+        if key_lengths is not None:
+            given["key_value_seq_lengths"] = key_lengths.to(torch.int32)
         if return_lse:
             given["return_residual"] = True
         moved = (tensor.transpose(1, 2) for tensor in (query, key, value))

@@ -24,6 +24,7 @@ from attnspec.conformance.laws.helpers.cases import (
     TILES,
 )
 from attnspec.conformance.laws.helpers.lengths import comparable_rows, each_element, has_keys
+from attnspec.conformance.laws.helpers.options import check_lse
 from attnspec.conformance.laws.helpers.rows import check_empty_rows, check_rows
 from attnspec.conformance.laws.law import law
 from attnspec.spec import (
@@ -189,13 +190,14 @@ def law_a_batch_element_without_keys_is_empty(subject: Subject, case: Case) -> N
         RAGGED.but(keys=15, softcap=1.0, values=Values.PEAKED),
         RAGGED.but(sinks=True),
         RAGGED.but(alibi=True, keys=15),
-        RAGGED.but(return_lse=True),
+        *vary(RAGGED.but(return_lse=True), dtype=DTYPES),
+        RAGGED.but(key_lengths=KeyLengths.EMPTY, return_lse=True),
         RAGGED.but(is_causal=True, queries=6, keys=15),
         *vary(RAGGED.but(is_causal=True, mask=HIDDEN, keys=15), dtype=DTYPES),
         GROUPED.but(key_lengths=KeyLengths.RAGGED, is_causal=True),
         GROUPED.but(key_lengths=KeyLengths.RAGGED, window=(4, 0), is_causal=True, seed=2),
         OF_TILES.but(window=(16, 0), keys=130),
-        OF_TILES.but(sinks=True, queries=1, heads=4, kv_heads=2, keys=130),
+        OF_TILES.but(sinks=True, queries=1, heads=4, kv_heads=2, keys=130, return_lse=True),
         DECODING.but(window=(64, 0)),
         DECODING.but(softcap=30.0, keys=1031),
     ),
@@ -206,6 +208,9 @@ def law_a_batch_element_without_keys_is_empty(subject: Subject, case: Case) -> N
 def law_lengths_and_options_combine(subject: Subject, case: Case) -> None:
     """LEN-6: with lengths, each option does to the keys of a batch element what it does alone."""
     call = subject.draw(case)
-    out = subject.call(call)
-    expected = subject.judge(call, out, "lengths and another option do not both apply")
+    message = "lengths and another option do not both apply"
+    expected = subject.judge(call, subject.call(call), message)
+    if case.return_lse:
+        _, lse = subject.call_with_lse(call)
+        check_lse(lse, expected.lse, expected, "the log-sum-exp counts other keys than there are")
     require_evidence(call, expected)

@@ -1,10 +1,14 @@
 """A correct attention in which each batch element has a number of keys, and a place, of its own."""
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from attnspec.conformance.laws.helpers.regimes_of_lengths import AXES, call_of
 from attnspec.conformance.mutants.bases.dense import Dense
+from attnspec.conformance.mutants.planting import plant_dense
+from attnspec.conformance.operators.regimes import CallRegime
 from attnspec.spec import Feature
 
 LENGTHS = (
@@ -115,3 +119,44 @@ class Ragged(Dense):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return keys and values as they are."""
         return key, value
+
+
+@dataclass(frozen=True)
+class WrongAt:
+    """An attention that makes a mistake where some regimes hold, and is right elsewhere."""
+
+    wrong: Ragged
+    regimes: tuple[CallRegime, ...]
+
+    def __call__(self, *operands: Any, **options: Any) -> Any:
+        call = call_of(*operands, **options)
+        is_wrong = call is not None and all(each.holds(call) for each in self.regimes)
+        return (self.wrong if is_wrong else RIGHT)(*operands, **options)
+
+
+RIGHT = Ragged()
+
+
+def lengths_wrong_at(
+    identifier: str, title: str, wrong: type[Ragged], *regimes: tuple[str, str]
+) -> None:
+    """Plant an attention that makes a mistake in some regimes alone.
+
+    Args:
+        identifier: of the mutant.
+        title: the mistake in words.
+        wrong: makes it in every call.
+        regimes: the axis and the class of each, as in
+            `attnspec.conformance.laws.helpers.regimes_of_lengths`.
+
+    Raises:
+        KeyError: for an axis or a class that does not exist.
+    """
+    classes = {axis: {each.name: each for each in members} for axis, members in AXES.items()}
+    plant_dense(
+        identifier,
+        title,
+        WrongAt(wrong(), tuple(classes[axis][name] for axis, name in regimes)),
+        killed_by="lengths-in-every-two-regimes-equal-the-definition",
+        features=LENGTHS,
+    )

@@ -211,6 +211,22 @@ class WindowReplacesLengths(Ragged):
 
 
 @mistake(
+    "own-lengths-log-sum-exp-of-the-buffer",
+    "keys beyond the length count as scores of zero in the log-sum-exp",
+    killed_by=OPTIONS,
+    features=LENGTHS,
+)
+class LogSumExpOfTheBuffer(Ragged):
+    def within(self, lengths: torch.Tensor, keys: int) -> torch.Tensor:
+        self.beyond = keys - lengths
+        return super().within(lengths, keys)
+
+    def lse(self, scores: torch.Tensor) -> torch.Tensor:
+        beyond = self.beyond.to(scores).log()[:, None, None]
+        return torch.logaddexp(super().lse(scores), beyond)
+
+
+@mistake(
     "own-lengths-zero-reads-all",
     "a length of zero means that there are no lengths",
     killed_by=EMPTY,

@@ -207,7 +207,7 @@ def hangs_with_softcap(*arguments, softcap=None, **options):
 def test_the_command_prints_findings_and_a_declaration_that_conforms(tmp_path):
     path, written = tmp_path / "varlen.py", tmp_path / "declared.py"
     path.write_text("from attnspec.implementations.packed_eager import packed as varlen\n")
-    arguments = [f"{path}:varlen", "--operator", "packed", "--dtypes", "float32"]
+    arguments = [f"{path}:varlen", "--packed", "--dtypes", "float32"]
     result = CliRunner().invoke(app, ["probe", *arguments, "--write", str(written)])
     assert result.exit_code == 0, result.output
     for question in questions_of("packed"):
@@ -232,9 +232,19 @@ def test_a_call_that_hangs_costs_the_questions_that_need_it(tmp_path):
     [
         (["--operator", "gelu"], "packed and paged"),
         (["--operator", "packed", "--features", "causal"], "all its features"),
+        (["--paged", "--device", "cuda"], "paged attention is probed on a CPU"),
+        (["--packed", "--operator", "paged"], "--packed means --operator packed, not paged"),
+        (["--packed", "--paged"], "--paged means --operator paged, not packed"),
     ],
 )
 def test_options_that_do_not_fit_are_refused(options, message):
     result = CliRunner().invoke(app, ["probe", "packed_eager", *options])
     assert result.exit_code == 2
     assert message in " ".join(result.output.split())
+
+
+def test_a_paged_attention_is_probed_by_its_flag():
+    result = CliRunner().invoke(app, ["probe", "paged_eager", "--paged", "--dtypes", "float32"])
+    assert result.exit_code == 0, result.output
+    assert "page sizes" in result.output
+    assert "PagedImplementation(" in result.output

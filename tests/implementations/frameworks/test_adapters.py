@@ -31,6 +31,16 @@ class TestJax:
         found = torch.autograd.grad(out, operands, incoming)
         torch.testing.assert_close(found, torch.autograd.grad(expected, operands, incoming))
 
+    @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+    def test_lengths_hide_the_keys_beyond_them(self, attention, dtype):
+        query, key, value = (torch.randn(2, 3, 5, 4) for _ in range(3))
+        lengths = torch.tensor([5, 2], dtype=dtype)
+        out = attention(query, key, value, is_causal=True, key_lengths=lengths)
+        beyond = torch.arange(5) >= lengths[:, None, None, None]
+        later = torch.ones(5, 5, dtype=torch.bool).triu(1)
+        bias = torch.zeros(2, 1, 5, 5).masked_fill(beyond | later, -torch.inf)
+        torch.testing.assert_close(out, formula(query, key, value, bias, 0.5))
+
     def test_float64_is_enabled_within_a_call_alone(self, jax, attention):
         x = torch.ones(1, 1, 2, 1, dtype=torch.float64)
         assert attention(x, x, x).dtype == torch.float64
@@ -45,6 +55,8 @@ class TestJax:
         x = torch.ones(1, 1, 2, 1)
         with pytest.raises(TypeError, match="is_causal"):
             from_jax(plain)(x, x, x, is_causal=True)
+        with pytest.raises(TypeError, match="key_lengths"):
+            from_jax(plain)(x, x, x, key_lengths=torch.tensor([1]))
         with pytest.raises(ValueError, match="set enable_gqa"):
             from_jax(plain)(x.expand(1, 2, 2, 1), x, x)
 
@@ -94,3 +106,21 @@ class TestOnnx:
             from_onnx(ReferenceEvaluator(model), inputs={"query": "Q", "key": "K", "value": "V"})
         with pytest.raises(TypeError, match="the model has no output lse; it has Y"):
             from_onnx(ReferenceEvaluator(model), lse="lse")
+
+
+class TestOnnxOnACache:
+    @pytest.mark.parametrize("library", ["onnx", "onnxruntime"])
+    def test_the_causal_flag_moves_with_lengths(self, library):
+        pytest.importorskip("onnx", reason="onnx is not installed")
+        pytest.importorskip(library, reason=f"{library} is not installed")
+        from attnspec.implementations import framework_names, load
+
+        plain, cache, *_ = (load(name).attention for name in framework_names()[library])
+        query, key = torch.zeros(2, 1, 2, 1), torch.zeros(2, 1, 5, 1)
+        value = torch.arange(5.0).expand(2, 1, 1, 5).mT.contiguous()
+        # the mean of the values that a query reads
+        assert plain(query, key, value, is_causal=True)[0].flatten().tolist() == [0, 0.5]
+        assert cache(query, key, value, is_causal=True)[0].flatten().tolist() == [1.5, 2]
+        lengths = torch.tensor([5, 3])
+        out = cache(query, key, value, is_causal=True, key_lengths=lengths)
+        assert out[1].flatten().tolist() == [0.5, 1]

@@ -82,6 +82,19 @@ class TestJax:
         _, lse = jax.nn.dot_product_attention(x, x, x, mask=hidden, return_residual=True)
         assert -2.4e38 < lse.item() < -2.3e38, FIXED
 
+    def test_a_bias_of_minus_infinity_reveals_keys_beyond_the_length(self, jax):
+        x = jax.numpy.zeros((1, 3, 1, 1))
+        value = jax.numpy.arange(3.0).reshape(1, 3, 1, 1)
+        bias = jax.numpy.array([-jax.numpy.inf, 0, 0]).reshape(1, 1, 1, 3)
+        lengths = jax.numpy.array([1], "int32")
+        of_lengths = {"key_value_seq_lengths": lengths, "bias": bias}
+        out = jax.nn.dot_product_attention(x, x, value, **of_lengths)
+        # no query may read a key: the first is hidden, and the others are beyond the length
+        assert out.flatten().tolist() == [1.5, 1.5, 1.5], FIXED
+        out = jax.nn.dot_product_attention(x, x, value, bias, is_causal=True)
+        # the first query may read none: the others are later
+        assert out.flatten().tolist() == [1.5, 1.0, 1.5], FIXED
+
     def test_the_log_sum_exp_is_rounded_to_16_bits(self, jax):
         x = jax.numpy.zeros((1, 300, 1, 1), "bfloat16")
         _, lse = jax.nn.dot_product_attention(x, x, x, return_residual=True)
