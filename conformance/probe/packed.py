@@ -24,6 +24,7 @@ from attnspec.conformance.runner.declare_packed import (
     page_sizes,
     plain_case,
     with_first_answers,
+    without_nan,
 )
 from attnspec.spec.packed import LseLayout, PackedImplementation, PackedProfile, causal_alone
 from attnspec.spec.paged import PagedImplementation
@@ -70,9 +71,9 @@ class PackedHarness:
         """The function without claims, in the integer types and page sizes that it accepts."""
         declaration: Any = DECLARATIONS[self.operator]
         made: Any = declaration(name="probed", function=self.function)
-        # the widest bound tells right calls from wrong ones; a later experiment finds the level
+        # under the widest answers right calls are told from wrong ones; others are found later
         eager = replace(made.profile, rounding=RoundingLevel.EAGER)
-        made = with_first_answers(replace(made, profile=eager), self.dtypes)
+        made = with_first_answers(without_nan(replace(made, profile=eager)), self.dtypes)
         if isinstance(made, PagedImplementation):
             return replace(made, page_sizes=page_sizes(made, self.dtypes))
         declared: PackedImplementation = made

@@ -247,7 +247,7 @@ def _outside_rows(implementation: PackedImplementation) -> OutsideRows:
 
 def _unwritten(implementation: PackedImplementation) -> MaskedNonfinite:
     """Return `propagates` if NaN in the rest of a page reaches the rows of its sequence."""
-    return _spreads(implementation, plain_case(implementation).but(queries=(2, 3), columns=0))
+    return _spreads(implementation, plain_case(implementation).but(columns=0), "unwritten")
 
 
 def _neighbours(implementation: PackedImplementation) -> MaskedNonfinite:
@@ -255,12 +255,12 @@ def _neighbours(implementation: PackedImplementation) -> MaskedNonfinite:
     case = plain_case(implementation)
     if isinstance(case, PagedCase):
         full = case.but(page_size=case.page_size, keys=(case.page_size, 2 * case.page_size))
-        of_none = _spreads(implementation, full.but(past=Past.POISONED))
+        of_none = _spreads(implementation, full.but(past=Past.POISONED), "neighbours")
     else:
-        of_none = _spreads(implementation, case.but(outside=3))
+        of_none = _spreads(implementation, case.but(outside=3), "neighbours")
     if of_none is MaskedNonfinite.PROPAGATES:
         return of_none
-    subject: Any = subject_of_operator(implementation)
+    subject: Any = subject_of_operator(without_nan(implementation))
     call = subject.fit(case).draw(subject.profile)
     poisoned: Any = among_poison if isinstance(call, PagedCall) else poison
     with suppress(Raised, Violation):
@@ -271,15 +271,22 @@ def _neighbours(implementation: PackedImplementation) -> MaskedNonfinite:
     return MaskedNonfinite.BLOCKED
 
 
-def _spreads(implementation: PackedImplementation, case: Any) -> MaskedNonfinite:
-    """Return `propagates` if NaN reaches a result, and large numbers in its place do not."""
+def without_nan(implementation: PackedImplementation) -> PackedImplementation:
+    """Return a declaration whose calls have no NaN in numbers that no query may read."""
     profile = implementation.profile
     names = [each for each in ("neighbours", "unwritten") if hasattr(profile, each)]
     known: dict[str, Any] = dict.fromkeys(names, MaskedNonfinite.PROPAGATES)
-    finite = replace(implementation, profile=replace(profile, **known))
+    return replace(implementation, profile=replace(profile, **known))
+
+
+def _spreads(implementation: PackedImplementation, case: Any, question: str) -> MaskedNonfinite:
+    """Return `propagates` if NaN reaches a result, and large numbers in its place do not."""
+    finite = without_nan(implementation)
+    answer: dict[str, Any] = {question: MaskedNonfinite.BLOCKED}
+    poisoned = replace(finite, profile=replace(finite.profile, **answer))
     with suppress(Raised, Violation):
         rows = sum(case.queries)
-        seen = [_call(each, case)[:rows].isnan().any() for each in (implementation, finite)]
+        seen = [_call(each, case)[:rows].isnan().any() for each in (poisoned, finite)]
         if bool(seen[0]) and not bool(seen[1]):
             return MaskedNonfinite.PROPAGATES
     return MaskedNonfinite.BLOCKED
