@@ -10,25 +10,36 @@ if TYPE_CHECKING:
 
 
 def load() -> dict[str, "Law"]:
-    """Import every law, chapter by chapter, and return the registered laws by name."""
+    """Import every law, chapter by chapter, and return the registered laws by name.
+
+    They are in reading order, also if something else has imported a later chapter before.
+    """
     from attnspec.conformance.laws.law import registered
 
-    import_chapters(__name__)
-    return registered()
+    places = {name: place for place, name in enumerate(import_chapters(__name__))}
+    laws = registered().items()
+    return dict(sorted(laws, key=lambda law: places.get(law[1].check.__module__, len(places))))
 
 
 @functools.cache
-def import_chapters(package: str) -> None:
+def import_chapters(package: str) -> tuple[str, ...]:
     """Import the modules of a package that has one folder for each chapter, in reading order.
 
     Args:
         package: the dotted name of the package. Folders that belong to no chapter are skipped.
+
+    Returns:
+        The dotted names of the modules.
     """
     from attnspec.spec.clauses import CHAPTERS
 
     folders = importlib.import_module(package).__path__
     present = {item.name for item in pkgutil.iter_modules(folders) if item.ispkg}
+    names = []
     for chapter in (name for name in CHAPTERS if name in present):
         folder = importlib.import_module(f"{package}.{chapter}")
-        for module in sorted(item.name for item in pkgutil.iter_modules(folder.__path__)):
-            importlib.import_module(f"{folder.__name__}.{module}")
+        modules = sorted(item.name for item in pkgutil.iter_modules(folder.__path__))
+        names += [f"{folder.__name__}.{module}" for module in modules]
+    for name in names:
+        importlib.import_module(name)
+    return tuple(names)

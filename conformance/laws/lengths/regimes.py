@@ -31,6 +31,9 @@ from attnspec.spec import CallMode, Case, KeyLengths
 ROWS = 8
 """Queries of each head that are judged."""
 
+FEWEST = 2
+"""Batch elements that are judged at least, since a mistake may take one for another."""
+
 ROTATIONS = 5
 """Values inside each class of calls that effort thorough tries."""
 
@@ -69,6 +72,7 @@ OPTIONS = DECODING.but(heads=12, kv_heads=2, queries=3, keys=64, d_head=80, d_va
         CHUNKS,
         CHUNKS.but(batch=2, heads=5, kv_heads=1, queries=100, keys=129, dtype=F16),
         DECODING.but(heads=2, queries=33, keys=257, d_head=128, d_value=128, backward=True),
+        DECODING.but(batch=3, heads=2, queries=3, backward=True),
         OPTIONS.but(mask=HIDDEN, return_lse=True),
         OPTIONS.but(heads=9, kv_heads=1, mask=BIAS, softcap=30.0),
         OPTIONS.but(alibi=True, sinks=True, window=(5, 3)),
@@ -109,7 +113,7 @@ def _sample(subject: Subject, case: Case, call: Call) -> Sample:
     lengths = lengths_of(call).tolist()
     elements = [b for n, b in enumerate(order) if lengths[b] not in {lengths[c] for c in order[:n]}]
     of_group = case.heads // case.kv_heads * case.keys * (case.d_head + case.d_value)
-    batch = torch.tensor(elements[: max(1, NUMBERS // of_group)])
+    batch = torch.tensor(elements[: max(FEWEST, NUMBERS // of_group)])
     kv_head = torch.randint(case.kv_heads, (1,), generator=dice)
     part = Part.of(call, batch, kv_head, subject.implementation.profile.grouping)
     rows = torch.arange(case.queries)
