@@ -158,7 +158,7 @@ def check(
         run.seed = seed if is_fresh else None
         wide = _chosen(run, law.wide) if effort in (Effort.STANDARD, Effort.THOROUGH) else ()
         large = _chosen(run, law.large) if effort is Effort.THOROUGH else ()
-        for case in (*chosen, *_fitted(subject, (*wide, *large))):
+        for case in (*chosen, *dict.fromkeys((*wide, *large))):
             if case not in known:
                 run.attempt(case)
         if effort is not None and grows(law, subject, effort):
@@ -184,11 +184,16 @@ def check(
 
 
 def _chosen(run: _LawRun, cases: Wide) -> Sequence[Any]:
-    """Return the wide or large cases of a law, which it may choose for the claims of a subject."""
+    """Return the wide or large cases of a law, fitted to the claims of a subject.
+
+    A law may choose them for its claims. What it chooses for a kernel that compiles each shape has
+    few shapes, other ones than those to which pinned cases are fitted.
+    """
     if not callable(cases):
-        return cases
+        return _fitted(run.subject, cases)
     with tally.counting(run.count):
-        return cases(run.subject, run.seed or 0)
+        chosen = cases(run.subject, run.seed or 0)
+    return chosen if isinstance(run.subject, Subject) else _fitted(run.subject, chosen)
 
 
 def _fitted(subject: Any, cases: Iterable[Any]) -> list[Any]:

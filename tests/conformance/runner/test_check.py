@@ -112,6 +112,20 @@ def test_each_effort_tries_more_cases_each_once(effort, keys):
     assert tried == keys
 
 
+def test_cases_chosen_for_a_subject_keep_their_shapes():
+    tried = []
+
+    def body(subject, case):
+        """ATT-1: always true."""
+        tried.append(case.keys)
+
+    law = a_law(
+        body, pinned=(Case(keys=301),), wide=lambda subject, seed: (Case(keys=7), Case(keys=9))
+    )
+    check(law, subject(compiles_each_shape=True))
+    assert tried == [301, 7, 9]
+
+
 def test_exploration_shrinks_to_the_smallest_failing_case():
     def body(subject, case):
         """ATT-1: true up to nine keys."""
