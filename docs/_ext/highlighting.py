@@ -6,16 +6,19 @@ from typing import Any
 from pygments.filter import Filter
 from pygments.lexer import Lexer
 from pygments.lexers import PythonLexer
-from pygments.token import Name, Operator, Punctuation, Text, Token, Whitespace
+from pygments.token import Name, Number, Operator, Punctuation, Text, Token, Whitespace
 from sphinx.application import Sphinx
 from sphinx.util.typing import ExtensionMetadata
 
-PLAIN = {Name, Name.Builtin.Pseudo, Operator, Punctuation, Whitespace, Text}
+PLAIN = {
+    *(Name, Name.Builtin.Pseudo, Number.Float, Number.Integer),
+    *(Operator, Punctuation, Whitespace, Text),
+}
 """Kinds of tokens without a colour, since every line has many of them."""
 
 
 class Plainly(Filter):
-    """A filter that turns names and signs into plain text."""
+    """A filter that turns names, numbers and signs into plain text."""
 
     def filter(self, lexer: Lexer, stream: Any) -> Iterator[tuple[Any, str]]:
         """Yield the tokens with changed kinds and unchanged text."""
