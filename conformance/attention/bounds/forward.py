@@ -175,8 +175,7 @@ def forward_bound(
     # MERGED PARTS
     is_empty = weights.lse == -math.inf
     lse_size = torch.where(is_empty, 0.0, weights.lse.abs())
-    log_keys = math.log(keys + 1)
-    merge = theta(6, r.u) * (lse_size + log_keys) + (LOG_ERROR * log_keys + 2 * r.exp) * r.u
+    merge = merge_exponent(lse_size, keys, r)
     is_merged = weights.reads + (0 if weights.p_sink is None else 1) > 1
     merge = torch.where(is_merged, torch.expm1(merge.clamp(max=60)), 0.0)
     body = body + merge * (O.abs() + body)
@@ -190,6 +189,7 @@ def forward_bound(
     bound = torch.where(is_out, math.inf, bound)
 
     # LOG-SUM-EXP
+    log_keys = math.log(keys + 1)
     sums = torch.where(L_row < 1, -torch.log1p(-L_row.clamp(max=0.5)), math.inf)
     roundings = sums + LOG_ERROR * r.u * log_keys + theta(6, r.u) * (weights.peak + lse_size)
     logits = torch.where(H < 1, -torch.log1p(-H.clamp(max=1 - 1e-15)), math.inf)
@@ -202,6 +202,18 @@ def forward_bound(
         lse_bound=torch.where(weights.overflows, math.inf, lse_bound),
         lse_roundings=roundings,
     )
+
+
+def merge_exponent(lse_size: torch.Tensor, keys: int, r: Roundoff) -> torch.Tensor:
+    """Return the error of the exponents by which parts of the keys are merged (eq-num-merge).
+
+    Args:
+        lse_size: the magnitude of the log-sum-exp of each row, zero where it is not finite.
+        keys: the number of all keys.
+        r: the permitted roundings.
+    """
+    log_keys = math.log(keys + 1)
+    return theta(6, r.u) * (lse_size + log_keys) + (LOG_ERROR * log_keys + 2 * r.exp) * r.u
 
 
 def mean_bound(

@@ -1,6 +1,5 @@
 """The expected result of a packed call: that of a padded call for each sequence, with its bound."""
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -8,7 +7,8 @@ from typing import Any
 import torch
 from jaxtyping import Bool, Float64
 
-from attnspec.conformance.attention.bounds.roundoff import LOG_ERROR, UNIT, Roundoff, theta
+from attnspec.conformance.attention.bounds.forward import merge_exponent
+from attnspec.conformance.attention.bounds.roundoff import UNIT, Roundoff, theta
 from attnspec.conformance.attention.call import Call
 from attnspec.conformance.attention.memoize import memoize_oracle
 from attnspec.conformance.attention.oracle import Expected, expect, expect_scalar
@@ -144,9 +144,8 @@ def rounded_parts(
         return torch.full_like(expected.bound, torch.inf)
     of_sizes = oracle(call.but(value=sizes), profile)
     mass = of_sizes.out + of_sizes.bound
-    log_keys = math.log(call.key.shape[2] + 1)
-    lse = torch.where(expected.lse.isfinite(), expected.lse.abs(), 0.0)[..., None]
-    merge = theta(6, r.u) * (lse + log_keys) + (LOG_ERROR * log_keys + 2 * r.exp) * r.u
+    lse_size = torch.where(expected.lse.isfinite(), expected.lse.abs(), 0.0)[..., None]
+    merge = merge_exponent(lse_size, call.key.shape[2], r)
     floors = roundings * r.f * (1 + r.u_o) ** (roundings - 1) * merge.clamp(max=60).exp()
     return (1 + r.u_o) * (theta(roundings, r.u_o) * mass + floors)
 
