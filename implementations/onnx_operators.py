@@ -1,7 +1,7 @@
 """Operators of ONNX, each as a model of one node that is made for the options of a call."""
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -48,47 +48,50 @@ def run(
     return to_torch(session.run(list(outputs), feeds)[0])
 
 
-def run_on_cache(
-    runtime: str,
-    query: Float[torch.Tensor, "batch heads queries d_head"],
-    key: Float[torch.Tensor, "batch kv_heads keys d_head"],
-    value: Float[torch.Tensor, "batch kv_heads keys d_value"],
-    attn_mask: Bool[torch.Tensor, "..."] | Float[torch.Tensor, "..."] | None,
-    key_lengths: Int[torch.Tensor, " batch"] | None,
-    *,
-    is_causal: bool,
-    scale: float | None,
-    softcap: float | None,
-) -> torch.Tensor:
-    """Run the standard's `Attention`, version 24, whose keys are a cache with lengths.
+def attention_on_cache(runtime: str, *, full_axes: int) -> Callable[..., torch.Tensor]:
+    """Return the standard's `Attention`, version 24, whose keys are a cache with lengths.
 
     Args:
         runtime: as in `run`.
-        query: the operands, as in the contract.
-        key: the whole cache.
-        value: likewise.
-        attn_mask: as the runtime takes it.
-        key_lengths: as in the contract; `None` for all keys of the cache.
-        is_causal: as in the contract, under the alignment `lower_right`.
-        scale: as in the contract.
-        softcap: as in the contract.
+        full_axes: how many of a mask's last axes must be whole: its keys, or its queries and keys.
+
+    Returns:
+        An attention of the contract without `enable_gqa`, under the alignment `lower_right`. A call
+        without `key_lengths` has all keys of the cache.
     """
-    if key_lengths is None:
-        key_lengths = torch.full((key.shape[0],), key.shape[2])
-    inputs = {
-        **{"Q": query, "K": key, "V": value, "attn_mask": attn_mask},
-        **{"past_key": None, "past_value": None},
-        "nonpad_kv_seqlen": key_lengths.long(),
-    }
-    return run(
-        runtime,
-        "Attention",
-        inputs,
-        opset=24,
-        is_causal=int(is_causal) or None,
-        scale=scale,
-        softcap=softcap,
-    )
+
+    def attention(
+        query: Float[torch.Tensor, "batch heads queries d_head"],
+        key: Float[torch.Tensor, "batch kv_heads keys d_head"],
+        value: Float[torch.Tensor, "batch kv_heads keys d_value"],
+        attn_mask: Bool[torch.Tensor, "..."] | Float[torch.Tensor, "..."] | None = None,
+        is_causal: bool = False,
+        scale: float | None = None,
+        *,
+        softcap: float | None = None,
+        key_lengths: Int[torch.Tensor, " batch"] | None = None,
+    ) -> Float[torch.Tensor, "batch heads queries d_value"]:
+        if attn_mask is not None:
+            whole = (query.shape[2], key.shape[2])[-full_axes:]
+            attn_mask = attn_mask.expand(*attn_mask.shape[:-full_axes], *whole)
+        if key_lengths is None:
+            key_lengths = torch.full((key.shape[0],), key.shape[2])
+        inputs = {
+            **{"Q": query, "K": key, "V": value, "attn_mask": attn_mask},
+            **{"past_key": None, "past_value": None},
+            "nonpad_kv_seqlen": key_lengths.long(),
+        }
+        return run(
+            runtime,
+            "Attention",
+            inputs,
+            opset=24,
+            is_causal=int(is_causal) or None,
+            scale=scale,
+            softcap=softcap,
+        )
+
+    return attention
 
 
 def _dtype(tensor: torch.Tensor) -> str:
