@@ -63,7 +63,7 @@ CACHES = (
 )
 """Layouts of keys and values that come from a cache, which all texts of a batch may share."""
 SHARED = (True, *[False] * 6)
-"""Whether the key/value heads of a call are one, expanded, in turn."""
+"""Turns of calls, true for those whose key/value heads are views of one head."""
 CONTENTS = (Values.NORMAL, Values.PEAKED, Values.PLATEAU, Values.OFFSET)
 
 ALTERNATIVES: tuple[tuple[Feature, ...], ...] = (

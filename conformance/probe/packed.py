@@ -71,7 +71,7 @@ class PackedHarness:
         """The function without claims, in the integer types and page sizes that it accepts."""
         declaration: Any = DECLARATIONS[self.operator]
         made: Any = declaration(name="probed", function=self.function)
-        # under the widest answers right calls are told from wrong ones; others are found later
+        # right calls keep to the bound of the widest answers; others are found later
         eager = replace(made.profile, rounding=RoundingLevel.EAGER)
         made = with_first_answers(without_nan(replace(made, profile=eager)), self.dtypes)
         if isinstance(made, PagedImplementation):

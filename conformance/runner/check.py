@@ -186,8 +186,8 @@ def check(
 def _chosen(run: _LawRun, cases: Wide) -> Sequence[Any]:
     """Return the wide or large cases of a law, fitted to the claims of a subject.
 
-    A law may choose them for its claims. What it chooses for a kernel that compiles each shape has
-    few shapes, other ones than those to which pinned cases are fitted.
+    A law may choose cases for its claims. Those for a kernel that compiles each shape have few
+    shapes already, and other ones than fitted pinned cases.
     """
     if not callable(cases):
         return _fitted(run.subject, cases)

@@ -1,4 +1,4 @@
-"""Liger's adapters give right results with stand-ins, and are not available without a device."""
+"""Liger's adapters are right on stand-ins, and not available without a device."""
 
 import importlib
 import sys

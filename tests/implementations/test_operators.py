@@ -21,7 +21,7 @@ COMPILED = [each for each in implementations.operator_names() if each.startswith
 TRITON = ("triton_rms_norm", "triton_rotary")
 """Judged by `test_triton_rows`, in a process that runs Triton's interpreter."""
 LIGER = ("liger_rms_norm", "liger_layer_norm", "liger_rotary", "liger_mlp")
-"""Operators for a CUDA device, whose adapters `test_liger` judges with stand-ins."""
+"""Operators for a CUDA device; `test_liger` tries their adapters on stand-ins."""
 TRIALS = [
     (name, law.name)
     for name in implementations.operator_names()

@@ -1,4 +1,4 @@
-"""The adapters of FlashAttention's functions for serving give right results with stand-ins."""
+"""The adapters of FlashAttention's functions for serving are right on stand-ins."""
 
 import pytest
 import torch

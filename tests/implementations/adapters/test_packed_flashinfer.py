@@ -1,4 +1,4 @@
-"""The adapters of FlashInfer's wrappers give right results with stand-ins of plan and run."""
+"""The adapters of FlashInfer's wrappers are right on stand-ins of plan and run."""
 
 import math
 from itertools import pairwise

@@ -1,4 +1,4 @@
-"""The adapters of xFormers' biases and vLLM's functions give right results with stand-ins."""
+"""The adapters of xFormers' biases and vLLM's functions are right on stand-ins."""
 
 from dataclasses import dataclass, replace
 
