@@ -207,6 +207,9 @@ class Values(StrEnum):
     """Values of size 1e-3."""
     DENORMAL = "denormal"
     """Values below the smallest normal number of the dtype."""
+    NEEDLES = "needles"
+    """Each query has about half of its weight on one key, if it may read it: by turns the first
+    one, its own, the next one, the last of the tile before, or any."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -68,11 +68,7 @@ OF_FEW_HEADS = (
     *(each for each in DECODERS if each.name in ("Llama 3, divided among devices", "Qwen2.5 0.5B")),
 )
 DIVIDED = Sizes(name="Llama 3.2, divided", heads=((8, 2), (4, 1)), widths=((64, 64),))
-A_NARROW_HEAD = Sizes(name="one narrow head of many", heads=((1, 1),), widths=((32, 32),))
-A_WIDE_HEAD = Sizes(name="one wide head of many", heads=((1, 1),), widths=((128, 128),))
-A_GROUP = Sizes(name="one group of Llama 3", heads=((4, 1),), widths=((128, 128),))
 OF_16 = Sizes(name="Llama 3.1 405B", heads=((128, 8),), widths=((128, 128),))
-ALL_HEADS = Sizes(name="Llama 3, half as wide", heads=((32, 8), (32, 32)), widths=((64, 64),))
 MISTRAL = Sizes(
     name="Mistral, divided",
     heads=((8, 2), (4, 1)),
@@ -92,30 +88,7 @@ TRAINED = (
     Sizes(name="GPT-2 124M", heads=((12, 12), (6, 6)), widths=((64, 64),)),
     Sizes(name="Llama 3, divided among devices", heads=((4, 2), (8, 2)), widths=((128, 128),)),
 )
-GPT2_TRAINED = Sizes(name="GPT-2 124M", heads=((12, 12), (8, 8)), widths=((64, 64),))
-"""On two texts of 1 024 tokens these have over 2**24 scores."""
-PREFILLED = (
-    Sizes(name="GPT-2 124M", heads=((12, 12),), widths=((64, 64),)),
-    Sizes(name="Granite 3, divided", heads=((12, 4), (8, 2)), widths=((64, 64),), options=GRANITE),
-    Sizes(name="Gemma 2B", heads=((8, 1),), widths=((256, 256),)),
-)
-GEMMA_TRAINED = Sizes(
-    name="Gemma 2, divided",
-    heads=((4, 2), (2, 1), (8, 4)),
-    widths=((256, 256),),
-    options={"softcap": 50.0},
-)
-LLAMA_7B = Sizes(name="Llama 2 7B, Llama 3 8B", heads=((32, 32), (32, 8)), widths=((128, 128),))
-LLAMA_3B = Sizes(name="Llama 3.2 3B", heads=((24, 8),), widths=((128, 128),))
-LLAMA_70B = Sizes(name="Llama 3 70B", heads=((64, 8),), widths=((128, 128),))
-FEW_HEADS = Sizes(
-    name="a few heads of Llama 3.2, and with a window",
-    heads=((3, 1), (4, 2)),
-    widths=((64, 64),),
-    options={"window": (1023, 0)},
-)
 EIGHT_HEADS = Sizes(name="Llama 3.2, divided", heads=((8, 2), (8, 1)), widths=((64, 64),))
-TWO_OF_ENCODER = Sizes(name="ModernBERT, divided", heads=((4, 4), (2, 2)), widths=((64, 64),))
 SMALL_ENCODER = Sizes(name="all-MiniLM, E5 small", heads=((12, 12), (8, 8)), widths=((32, 32),))
 WIDE_ENCODER = Sizes(name="BERT, divided", heads=((8, 8),), widths=((64, 64),))
 PHI_3 = Sizes(
@@ -124,15 +97,8 @@ PHI_3 = Sizes(
     widths=((96, 96),),
     options={"window": (2046, 0)},
 )
-VISION_DIVIDED = Sizes(
-    name="Llama 3.2 Vision, divided", heads=((8, 2), (16, 4)), widths=((128, 128), (64, 64))
-)
-IMAGES = Sizes(
-    name="Stable Diffusion, divided", heads=((2, 2), (1, 1)), widths=((40, 40), (64, 64))
-)
 LATENT_ALL = Sizes(name="DeepSeek-V2, absorbed", heads=((32, 1),), widths=((576, 512),))
 A_HEAD = Sizes(name="one head of many", heads=((1, 1),), widths=((64, 64),))
-TWO_HEADS = Sizes(name="two heads of many", heads=((2, 1),), widths=((64, 64),))
 MANY_HEADS = Sizes(name="Yi 34B, half as wide", heads=((56, 8),), widths=((64, 64),))
 LATENT = Sizes(name="DeepSeek-V2, absorbed", heads=((16, 1),), widths=((576, 512),))
 ENCODERS = (

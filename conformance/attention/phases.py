@@ -8,11 +8,7 @@ from dataclasses import dataclass
 
 from attnspec.conformance.attention.fields import LENGTHS
 from attnspec.conformance.attention.model_sizes import (
-    A_GROUP,
     A_HEAD,
-    A_NARROW_HEAD,
-    A_WIDE_HEAD,
-    ALL_HEADS,
     BIDIRECTIONAL,
     CLIP,
     DECODERS,
@@ -20,31 +16,20 @@ from attnspec.conformance.attention.model_sizes import (
     DIVIDED,
     EIGHT_HEADS,
     ENCODERS,
-    FEW_HEADS,
-    GEMMA_TRAINED,
-    GPT2_TRAINED,
-    IMAGES,
     LATENT,
     LATENT_ALL,
-    LLAMA_3B,
-    LLAMA_7B,
-    LLAMA_70B,
     MANY_HEADS,
     MISTRAL,
     MISTRAL_7B,
     OF_16,
     OF_FEW_HEADS,
     PHI_3,
-    PREFILLED,
     QUERYING,
     SEVERAL_HEADS,
     SMALL_ENCODER,
     SWIN,
     TRAINED,
-    TWO_HEADS,
-    TWO_OF_ENCODER,
     VISION,
-    VISION_DIVIDED,
     WHISPER,
     WIDE_ENCODER,
     Sizes,
@@ -55,9 +40,6 @@ PRODUCTS = 1.4e9
 
 NUMBERS_OF_GROUP = 9.5e6
 """Likewise of one key/value head, repeated for each query head that reads it, as judges do."""
-
-TRIES = 64
-"""Draws of lengths, before the least ones are taken."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,54 +82,32 @@ class Phase:
             longest: the largest number of keys.
             dice: draws them.
         """
-        for _ in range(TRIES):
-            queries = _length(self.queries, dice)
-            keys = queries if self.keys is None else _length(self.keys, dice)
-            if queries * keys <= scores and keys <= longest:
-                return queries, keys
-        queries, keys = self.queries[0], (self.keys or self.queries)[0]
-        return (queries, keys) if queries * keys <= scores and keys <= longest else None
+        least, most = self.queries
+        if self.keys is None:
+            most = min(most, int(min(scores**0.5, longest)))
+            length = _length((least, most), dice) if least <= most else 0
+            return (length, length) if length else None
+        first, last = self.keys
+        last = min(last, int(min(longest, scores / least)))
+        if first > last:
+            return None
+        keys = _length((first, last), dice)
+        return _length((least, min(most, int(scores / keys))), dice), keys
 
 
 PHASES = (
     Phase(name="prefill", models=DECODERS, queries=(257, 1300), batch=(1, 2)),
     Phase(
-        name="prefill of over 1 024 tokens", models=(*OF_FEW_HEADS, MISTRAL), queries=(1025, 1250)
-    ),
-    Phase(
-        name="prefill of over 1 024 tokens with all heads",
-        models=(ALL_HEADS,),
-        queries=(1024, 1100),
-        is_long=True,
-        products=5e9,
+        name="prefill of over 1 024 tokens",
+        models=(*OF_FEW_HEADS, MISTRAL),
+        queries=(1025, 1250),
+        products=2e9,
     ),
     Phase(
         name="prefill of several prompts",
         models=(SEVERAL_HEADS, DIVIDED),
         queries=(257, 600),
         batch=(4, 6, 8),
-    ),
-    Phase(
-        name="prefill of two prompts of over 1 024 tokens",
-        models=PREFILLED,
-        queries=(1024, 1090),
-        batch=(2,),
-        is_long=True,
-        products=8e9,
-    ),
-    Phase(
-        name="prefill of over 1 024 tokens with wide heads",
-        models=(LLAMA_3B,),
-        queries=(1024, 1040),
-        is_long=True,
-        products=7.5e9,
-    ),
-    Phase(
-        name="prefill of over 2 048 tokens with several heads",
-        models=(FEW_HEADS,),
-        queries=(2048, 2200),
-        is_long=True,
-        products=4e9,
     ),
     Phase(
         name="decoding of long requests",
@@ -171,13 +131,6 @@ PHASES = (
         batch=(8, 12),
     ),
     Phase(
-        name="decoding of a group on over 8 192 keys",
-        models=(EIGHT_HEADS,),
-        queries=(1, 1),
-        keys=(8193, 9700),
-        is_long=True,
-    ),
-    Phase(
         name="decoding of latent attention with many heads",
         models=(LATENT_ALL,),
         queries=(1, 4),
@@ -193,41 +146,6 @@ PHASES = (
         is_causal=False,
         is_long=True,
     ),
-    Phase(
-        name="encoding of many long texts",
-        models=(WIDE_ENCODER,),
-        queries=(256, 270),
-        batch=(32,),
-        is_causal=False,
-        is_long=True,
-        products=4e9,
-    ),
-    Phase(
-        name="images of over 2 048 tokens",
-        models=(IMAGES,),
-        queries=(2048, 4150),
-        is_causal=False,
-        is_long=True,
-        products=4e9,
-    ),
-    Phase(
-        name="cross attention of a large image to a prompt",
-        models=(DIFFUSION,),
-        queries=(3000, 4096),
-        keys=(64, 128),
-        is_causal=False,
-        is_long=True,
-    ),
-    Phase(
-        name="cross attention with over 16 million numbers",
-        models=(LLAMA_70B,),
-        queries=(1024, 1100),
-        keys=(64, 80),
-        batch=(2,),
-        is_causal=False,
-        is_long=True,
-        products=6e9,
-    ),
     Phase(name="texts of CLIP", models=(CLIP,), queries=(77, 77), batch=(16, 32)),
     Phase(
         name="chunked prefill",
@@ -235,21 +153,6 @@ PHASES = (
         queries=(17, 300),
         keys=(1025, 2100),
         batch=(1, 1, 2),
-    ),
-    Phase(
-        name="chunked prefill of long chunks",
-        models=(DIVIDED,),
-        queries=(512, 640),
-        keys=(1281, 1500),
-        is_long=True,
-    ),
-    Phase(
-        name="chunked prefill of several requests",
-        models=(DIVIDED,),
-        queries=(16, 64),
-        keys=(1024, 1300),
-        batch=(4, 6),
-        is_long=True,
     ),
     Phase(
         name="decoding",
@@ -272,66 +175,10 @@ PHASES = (
         keys=(16_385, 21_000),
     ),
     Phase(
-        name="prefill of over 2 048 tokens",
-        models=(A_HEAD, TWO_HEADS, A_WIDE_HEAD),
-        queries=(2049, 2400),
-        is_long=True,
-    ),
-    Phase(
-        name="prefill of over 4 096 tokens",
-        models=(A_NARROW_HEAD,),
-        queries=(4097, 4400),
-        is_long=True,
-    ),
-    Phase(
-        name="images and videos",
-        models=(A_HEAD, DIFFUSION),
-        queries=(1024, 2400),
-        is_causal=False,
-        is_long=True,
-        products=3e9,
-    ),
-    Phase(
-        name="chunked prefill behind a long prefix",
-        models=(A_HEAD,),
-        queries=(257, 400),
-        keys=(4097, 8200),
-        is_long=True,
-    ),
-    Phase(
-        name="chunked prefill of a group behind a long prefix",
-        models=(A_GROUP,),
-        queries=(257, 300),
-        keys=(2200, 6000),
-        is_long=True,
-    ),
-    Phase(
-        name="decoding on over 8 192 keys",
-        models=(Sizes(name="a few heads", heads=((4, 1), (2, 2)), widths=((128, 128), (64, 64))),),
-        queries=(1, 1),
-        keys=(8193, 39_000),
-        is_long=True,
-    ),
-    Phase(
         name="decoding on over 65 536 keys",
         models=(A_HEAD,),
         queries=(1, 1),
         keys=(65_537, 76_000),
-        is_long=True,
-    ),
-    Phase(
-        name="batched prefill",
-        models=(DIVIDED,),
-        queries=(65, 140),
-        batch=(17, 33),
-        is_long=True,
-    ),
-    Phase(
-        name="batched decoding",
-        models=(Sizes(name="Llama 3", heads=((32, 8),), widths=((64, 64), (128, 128))),),
-        queries=(1, 1),
-        keys=(129, 600),
-        batch=(17, 33, 65),
         is_long=True,
     ),
     Phase(
@@ -362,116 +209,6 @@ PHASES = (
         queries=(1024, 1200),
         backward=True,
         products=6e9,
-    ),
-    Phase(
-        name="training on two texts of 1 024 tokens with all heads",
-        models=(GPT2_TRAINED,),
-        queries=(1024, 1030),
-        batch=(2,),
-        backward=True,
-        is_long=True,
-        products=8e9,
-    ),
-    Phase(
-        name="training on over 512 tokens with wide heads",
-        models=(GEMMA_TRAINED,),
-        queries=(512, 600),
-        backward=True,
-        is_long=True,
-        products=4e9,
-    ),
-    Phase(
-        name="training on over 400 tokens with many wide heads",
-        models=(LLAMA_7B,),
-        queries=(400, 440),
-        backward=True,
-        is_long=True,
-        products=4e9,
-    ),
-    Phase(
-        name="training on several texts of over 512 tokens",
-        models=(SEVERAL_HEADS, DIVIDED),
-        queries=(512, 560),
-        batch=(4, 5),
-        backward=True,
-        is_long=True,
-        products=6e9,
-    ),
-    Phase(
-        name="training on batches of over 128 tokens",
-        models=(DIVIDED,),
-        queries=(128, 200),
-        batch=(16, 24),
-        backward=True,
-        is_long=True,
-        products=4e9,
-    ),
-    Phase(
-        name="training of encoders on over 1 024 tokens",
-        models=(TWO_OF_ENCODER,),
-        queries=(1024, 1300),
-        is_causal=False,
-        backward=True,
-        is_long=True,
-        products=4e9,
-    ),
-    Phase(
-        name="training of cross attention to a large image",
-        models=(VISION_DIVIDED,),
-        queries=(64, 300),
-        keys=(1024, 1601),
-        is_causal=False,
-        backward=True,
-        is_long=True,
-        products=4e9,
-    ),
-    Phase(
-        name="training on several texts",
-        models=(SEVERAL_HEADS, DIVIDED),
-        queries=(257, 480),
-        batch=(4, 6),
-        backward=True,
-        is_long=True,
-    ),
-    Phase(
-        name="training on over 512 tokens with all heads",
-        models=(ALL_HEADS,),
-        queries=(513, 560),
-        backward=True,
-        is_long=True,
-        products=3e9,
-    ),
-    Phase(
-        name="training on over 1 100 tokens",
-        models=(A_WIDE_HEAD,),
-        queries=(1101, 1900),
-        backward=True,
-        is_long=True,
-    ),
-    Phase(
-        name="training on over 2 048 tokens",
-        models=(A_HEAD,),
-        queries=(2049, 2400),
-        backward=True,
-        is_long=True,
-    ),
-    Phase(
-        name="training on batches",
-        models=(DIVIDED,),
-        queries=(65, 140),
-        batch=(17, 33),
-        backward=True,
-        is_long=True,
-    ),
-    Phase(
-        name="training of encoders on over 512 tokens",
-        models=(
-            Sizes(name="ViT, divided among devices", heads=((2, 2), (4, 4)), widths=((64, 64),)),
-        ),
-        queries=(513, 800),
-        is_causal=False,
-        backward=True,
-        is_long=True,
     ),
     Phase(
         name="encoding",

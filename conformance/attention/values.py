@@ -6,7 +6,7 @@ import zlib
 from collections.abc import Callable
 
 import torch
-from jaxtyping import Float64
+from jaxtyping import Float64, Int64
 
 from attnspec.spec import Case, Values
 
@@ -165,6 +165,42 @@ def _denormal(case: Case, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> 
     return q, k, v * (torch.finfo(case.dtype).smallest_normal / 8)
 
 
+def needles(case: Case) -> Int64[torch.Tensor, "heads queries"]:
+    """Return the key that each query of a head has most of its weight on.
+
+    By turns these are the keys where kernels err: the first and the last one, the query's own and
+    the next one, counted from either end of the keys, and the last one of the tile before.
+    """
+    query = torch.arange(case.queries).expand(case.heads, -1)
+    own = query + case.keys - case.queries
+    drawn = torch.rand(case.heads, case.queries, generator=generator(case.seed, "needles"))
+    candidates = torch.stack(
+        [
+            torch.zeros_like(query),
+            own,
+            own + 1,
+            query // 64 * 64 - 1,
+            (drawn * case.keys).long(),
+            query + case.seed % 2,
+            (drawn * (own + 1).clamp(min=1)).long(),
+            torch.full_like(query, case.keys - 1),
+        ]
+    )
+    turn = (query + 3 * torch.arange(case.heads)[:, None] + case.seed) % len(candidates)
+    return candidates.gather(0, turn[None])[0].clamp(0, max(case.keys - 1, 0))
+
+
+def _needles(case: Case, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Tensors:
+    scale = case.d_head**-0.5 if case.scale is None and case.d_head else case.scale or 0.0
+    if not (scale and case.d_head and case.keys):
+        return q, k, v
+    # a key of d numbers has the score a·scale·d with a·k, which must outweigh all others together
+    factor = (math.log(case.keys) + 1) / (abs(scale) * case.d_head)
+    head = torch.arange(case.heads) // max(1, case.heads // max(1, case.kv_heads))
+    chosen = k[:, head[:, None], needles(case)]
+    return sign(case) * factor * chosen + 0.05 * q, k, v
+
+
 _FAMILIES: dict[Values, Callable[..., Tensors]] = {
     Values.NORMAL: _normal,
     Values.PEAKED: _peaked,
@@ -180,4 +216,5 @@ _FAMILIES: dict[Values, Callable[..., Tensors]] = {
     Values.POSITIVE: _positive,
     Values.TINY: _tiny,
     Values.DENORMAL: _denormal,
+    Values.NEEDLES: _needles,
 }

@@ -142,10 +142,10 @@ def workloads(
         if own:
             yield functools.partial(draw, own, dice)
         if phase.is_causal or not own:
-            yield functools.partial(draw, _options(others[place % len(others)], dice), dice)
+            yield functools.partial(draw, options_of(others[place % len(others)], dice), dice)
 
 
-def _options(features: tuple[Feature, ...], dice: random.Random) -> dict[str, Any]:
+def options_of(features: tuple[Feature, ...], dice: random.Random) -> dict[str, Any]:
     """Return the fields of a case that uses some features."""
     values: dict[Feature, dict[str, Any]] = {
         Feature.WINDOW: {"window": (dice.choice(SIDES), dice.choice((0, None)))},
@@ -186,11 +186,8 @@ def _case(
         return None
     queries, keys = lengths
     numbers = kv_heads * keys * of_key
-    layout, mask = turns.choose(LAYOUTS, phase.name), options.get("mask")
     is_cached = phase.is_causal and phase.keys is not None
-    of_keys = turns.choose(CACHES, phase.name) if is_cached else layout
-    if kv_heads > 1 and turns.choose(SHARED):
-        of_keys = Layout.EXPANDED  # heads of one key/value head, made by `expand`
+    mask = options.get("mask")
     if mask in (BIAS, OWN_BIAS) and torch.finfo(dtype).bits == 16 and dice.random() < 0.5:
         options = {**options, "mask": replace(mask, dtype=torch.float32)}
     return Case(
@@ -205,11 +202,27 @@ def _case(
         is_causal=phase.is_causal and Feature.CAUSAL in claimed,
         backward=phase.backward,
         mode=turns.choose(MODES_OF_TRAINING if phase.backward else MODES),
-        layouts=Layouts(query=layout, key=of_keys, value=of_keys),
+        layouts=layouts_by_turns(turns, phase.name, kv_heads=kv_heads, is_cached=is_cached),
         values=turns.choose(CONTENTS),
         seed=dice.randrange(2**16),
         **options,
     )
+
+
+def layouts_by_turns(turns: Turns, purpose: str, *, kv_heads: int, is_cached: bool) -> Layouts:
+    """Return the layouts of a call of a model, by turns.
+
+    Args:
+        turns: choose them.
+        purpose: its calls have turns of their own.
+        kv_heads: key/value heads; several may be views of one.
+        is_cached: whether keys and values come from a cache.
+    """
+    layout = turns.choose(LAYOUTS, purpose)
+    of_keys = turns.choose(CACHES, purpose) if is_cached else layout
+    if kv_heads > 1 and turns.choose(SHARED):
+        of_keys = Layout.EXPANDED  # heads of one key/value head, made by `expand`
+    return Layouts(query=layout, key=of_keys, value=of_keys)
 
 
 def _needs(option: str) -> Feature | None:

@@ -66,7 +66,8 @@ class Sample:
         batch, heads = few.query.shape[:2]
         count = limits.scores // max(1, batch * heads * case.keys)
         count = case.queries if count >= case.queries else min(max(2, count), limits.rows)
-        if count >= case.queries or (case.backward and not empty_rows_are_zero(subject)):
+        spoils = case.backward and may_have_empty_rows(case) and not empty_rows_are_zero(subject)
+        if count >= case.queries or spoils:
             rows = torch.arange(case.queries)
         else:
             order = torch.randperm(case.queries - 2, generator=generator(case.seed, "rows")) + 1
@@ -179,6 +180,12 @@ class Sample:
         if few.shape[-2] == 1:
             return few, {}
         return few[..., self.rows.to(few.device), :], {"query": self.rows}
+
+
+def may_have_empty_rows(case: Case) -> bool:
+    """Return whether a query of a case may read no key."""
+    hides = case.mask is not None or case.window is not None or case.key_lengths is not None
+    return hides or case.keys == 0 or (case.is_causal and case.queries > case.keys)
 
 
 LARGEST_PART = 3

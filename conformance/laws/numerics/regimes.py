@@ -163,10 +163,14 @@ def _check_call(subject: Subject, case: Case) -> bool:
     """
     call = subject.draw(case)
     sample = Sample.of(subject, case, call, SAMPLE)
-    expected = sample.check_call(subject)
-    is_evidence = expected.is_zero or expected.is_evidence
+    if case.backward and not case.return_lse:
+        is_evidence = _check_gradients(subject, case, call, sample)
+    else:
+        expected = sample.check_call(subject)
+        is_evidence = expected.is_zero or expected.is_evidence
+        if case.backward:
+            is_evidence &= _check_gradients(subject, case, call, sample)
     if case.backward:
-        is_evidence &= _check_gradients(subject, case, call, sample)
         leaves = {name: getattr(call, name).detach().requires_grad_() for name in WRT}
         call = call.but(**leaves)
     count = tally.current()
@@ -178,18 +182,16 @@ def _check_call(subject: Subject, case: Case) -> bool:
 
 
 def _check_gradients(subject: Subject, case: Case, call: Call, sample: Sample) -> bool:
-    """Check the gradients that come from a sample: no gradient comes into the rest.
+    """Check the output and the gradients that come from a sample: none comes into the rest.
 
     Returns:
-        True if a wrong gradient of each operand would exceed its bound.
+        True if a wrong output, and a wrong gradient of each operand, would exceed its bound.
     """
     turn, layout = divmod(case.seed, len(LAYOUTS))
     grad = sample.incoming(incoming_gradient(case, KINDS[turn % len(KINDS)]))
     grad = lay_out(grad, LAYOUTS[layout])
-    _, gradients = subject.differentiate(call, grad)
-    expected = sample.check_gradients(subject, gradients, grad)
-    gradients_are_evidence = (
-        exact.is_zero or exact.is_evidence
-        for exact in (expected.query, expected.key, expected.value)
-    )
-    return all(gradients_are_evidence)
+    out, gradients = subject.differentiate(call, grad)
+    expected = sample.check_output(subject, out)
+    of_gradients = sample.check_gradients(subject, gradients, grad)
+    results = (expected, of_gradients.query, of_gradients.key, of_gradients.value)
+    return all(result.is_zero or result.is_evidence for result in results)

@@ -1,0 +1,357 @@
+"""Launches: calls as large as is affordable, of every kind, width and division of the work.
+
+A kernel chooses tiles by the width of a head, splits keys by their number and by that of heads and
+requests, and packs the heads of a group into one tile. A mistake there shows in calls that exceed
+several thresholds at once. So a call of each kind, width and division is as long as its cost
+permits, and thereby exceeds all thresholds that an affordable call can exceed.
+"""
+
+import bisect
+import random
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Any
+
+import torch
+
+from attnspec.conformance.attention.workloads import (
+    ALTERNATIVES,
+    MODES,
+    MODES_OF_TRAINING,
+    Turns,
+    layouts_by_turns,
+    options_of,
+)
+from attnspec.spec import Case, Feature, MaskKind, Values
+
+WORK = 1e10
+"""Work of a launch, in products of float32: a third of a second on one core."""
+
+LARGEST = 5
+"""Work of the largest launch of a kind, over 256 heads of 64 channels, in that of others."""
+
+SCORES = 72_000_000
+"""Scores of a launch, which take 275 MiB in float32: over 512 tokens of over 256 heads."""
+
+COPIES = 3
+"""Copies of the scores that a backward pass holds, in those of a call without one."""
+
+NUMBERS = 2**25
+"""Numbers of keys and values of a launch."""
+
+LONGEST = 2**15
+"""Queries or keys of a launch."""
+
+TILES = (128, 64, 16, 1)
+"""Lengths are multiples of the largest of these by turns: kernels have code for these alone."""
+
+BESIDE = 64
+"""How far the second length of two lies below the first one, at most."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Costs:
+    """Work of the parts of a call, in products of float32.
+
+    Attributes:
+        product: for each score and channel of a head and its values.
+        slow: likewise in float16 on a CPU, which few have instructions for.
+        score: for each score: a softmax, masks and conversions.
+        number: for each number of an operand, which is drawn and laid out.
+        judged: for each number of a key or value, for each head that reads it.
+    """
+
+    product: float
+    slow: float
+    score: float
+    number: float
+    judged: float
+
+
+FORWARD = Costs(product=1, slow=12, score=400, number=300, judged=1000)
+BACKWARD = Costs(product=3, slow=36, score=500, number=400, judged=2000)
+"""Measured on calls of an attention that stores its scores, on one core."""
+
+SHORTER = 0.6
+"""The second length of three, in the first and the last one."""
+
+WITH_OPTIONS = 0.5
+"""Work of a launch with an option, of which there are many, in that of others."""
+
+WIDTHS = ((64,), (128,), (32, 40, 48), (72, 80, 96), (160, 192, 144), (256, 256, 224))
+"""Widths of heads, in a class for each choice of tiles."""
+
+COMMON_WIDTHS = WIDTHS[:2]
+"""The widths of most models."""
+
+CONTENTS = (
+    *(Values.NEEDLES, Values.PEAKED, Values.NEEDLES, Values.CLIMBING),
+    *(Values.NEEDLES, Values.OFFSET, Values.NORMAL, Values.PLATEAU),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kind:
+    """A kind of launch.
+
+    Attributes:
+        name: its name.
+        queries: the least and the largest number of queries; None for as many as affordable.
+        keys: likewise of keys.
+        share: queries for each key, the least and the largest, if both are as many as affordable.
+        is_causal: whether queries follow one another; None for either by turns.
+        backward: whether it has a backward pass.
+        is_common: whether the common widths meet every division in each run.
+        is_largest: whether over 256 heads of 64 channels are called with over 512 tokens.
+        step: of the other widths and divisions every `step`-th meets in one run.
+    """
+
+    name: str
+    queries: tuple[int, int] | None = None
+    keys: tuple[int, int] | None = None
+    share: tuple[float, float] = (1, 1)
+    is_causal: bool | None = False
+    backward: bool = False
+    is_common: bool = False
+    is_largest: bool = False
+    step: int = 3
+
+
+KINDS = (
+    Kind(name="prefill", is_causal=True, is_common=True, is_largest=True),
+    Kind(name="encoding", is_common=True, is_largest=True),
+    Kind(name="decoding", queries=(1, 1), is_common=True),
+    Kind(name="speculative decoding", queries=(2, 16), is_causal=None, step=2),
+    Kind(name="short chunks", queries=(17, 256), is_causal=None, step=2),
+    Kind(name="long chunks", share=(0.25, 0.6), is_causal=None),
+    Kind(name="few keys", keys=(16, 128)),
+    Kind(name="training", is_causal=True, backward=True, is_common=True),
+    Kind(name="training of encoders", backward=True),
+    Kind(name="training on chunks", share=(0.3, 0.7), is_causal=None, backward=True),
+    Kind(name="training on few keys", keys=(16, 128), backward=True),
+)
+"""The kinds of launches."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Division:
+    """A division of the work among requests and heads.
+
+    Attributes:
+        name: its name.
+        batch: numbers of requests.
+        heads: numbers of (heads, kv_heads).
+        work: work of its launches, in that of others.
+    """
+
+    name: str
+    batch: tuple[int, ...]
+    heads: tuple[tuple[int, int], ...]
+    work: float = 1
+
+
+ONE_HEAD = Division(name="one head", batch=(1,), heads=((1, 1),), work=1.5)
+"""Its calls are the longest ones."""
+
+OVER_256_HEADS = Division(name="over 256 heads", batch=(8,), heads=((33, 11), (33, 3), (34, 2)))
+
+DIVISIONS = (
+    ONE_HEAD,
+    Division(name="a few heads", batch=(1, 2), heads=((2, 2), (2, 1), (3, 1)), work=1.5),
+    Division(name="wide groups", batch=(1, 2), heads=((8, 1), (12, 1), (16, 1), (18, 2))),
+    Division(name="many heads", batch=(1, 2), heads=((32, 8), (40, 8), (32, 32), (64, 8))),
+    Division(name="many requests", batch=(16, 17, 24), heads=((1, 1), (2, 2), (4, 1))),
+    OVER_256_HEADS,
+)
+"""The divisions of the work."""
+
+SEQUENCES = (
+    *("one call", "again", "one call", "after a multiple of a tile"),
+    *("one call", "one call", "after a shorter one", "one call"),
+)
+"""What precedes a call of the same shape or nearly: a kernel may keep what it has computed."""
+
+
+def work_of(case: Case) -> float:
+    """Return the work of a call and its judgement, in products of float32."""
+    costs = BACKWARD if case.backward else FORWARD
+    channels = case.d_head + case.d_value
+    is_slow = _is_slow(case.dtype, case.device)
+    scores = case.batch * case.heads * case.queries * case.keys
+    numbers = case.batch * (case.heads * case.queries + case.kv_heads * case.keys) * channels
+    judged = case.heads // case.kv_heads * case.keys * channels
+    return (
+        scores * channels * (costs.slow if is_slow else costs.product)
+        + scores * costs.score * (1 if case.mask is None else 2)
+        + numbers * costs.number
+        + judged * costs.judged
+    )
+
+
+def is_affordable(case: Case, work: float) -> bool:
+    """Return whether a call takes at most some work, and memory as any launch."""
+    scores = case.batch * case.heads * case.queries * case.keys
+    numbers = case.batch * case.kv_heads * case.keys * (case.d_head + case.d_value)
+    return (
+        work_of(case) <= work
+        and scores <= SCORES / (COPIES if case.backward else 1)
+        and numbers <= NUMBERS
+        and max(case.queries, case.keys) <= LONGEST
+    )
+
+
+def launches(
+    kind: Kind,
+    claimed: frozenset[Feature],
+    dtypes: Sequence[torch.dtype],
+    dice: random.Random,
+    turns: Turns,
+    *,
+    device: str = "cpu",
+    is_aligned: bool = False,
+) -> Iterator[list[Case]]:
+    """Yield the launches of a kind, each a sequence of one to three calls that follow one another.
+
+    Widths meet divisions, common ones in every run and others in every third one, and options both
+    in every third one. Groups and the causal flag are left out if not claimed.
+
+    Args:
+        kind: the kind.
+        claimed: the claimed features.
+        dtypes: the claimed storage types, which take turns.
+        dice: draws sizes.
+        turns: choose everything else.
+        device: where the calls are made.
+        is_aligned: whether the causal flag lets the last query read the last key; if it does not,
+            it is not set where there are few queries, which would read few keys.
+    """
+    makes = _Launches(kind, claimed, dtypes, dice, turns, device, is_aligned)
+    start = dice.randrange(12)
+    for (row, widths), (column, division) in product(enumerate(WIDTHS), enumerate(DIVISIONS)):
+        step = 1 if widths in COMMON_WIDTHS and kind.is_common else kind.step
+        if (row + column + start) % step == 0:
+            is_largest = kind.is_largest and (widths, division) == (WIDTHS[0], OVER_256_HEADS)
+            work = LARGEST if is_largest else division.work
+            yield makes.sequence(widths, division, {}, work)
+    if kind.is_largest:
+        for dtype in dtypes:
+            if _is_slow(dtype, device) and len(dtypes) > 1:
+                yield makes.sequence(WIDTHS[1], ONE_HEAD, {}, 2, dtype)
+    for number, features in enumerate(each for each in ALTERNATIVES if each):
+        # an option by itself in half of the divisions, or a quarter, and with another in fewer
+        step = 2 * len(features) * (1 if kind.is_common else 2)
+        for place, division in enumerate(DIVISIONS):
+            if claimed.issuperset(features) and (number + place + start) % step == 0:
+                options = options_of(features, dice)
+                widths = turns.choose((*WIDTHS, *COMMON_WIDTHS), features)
+                yield makes.sequence(widths, division, options, division.work * WITH_OPTIONS)
+
+
+@dataclass(frozen=True)
+class _Launches:
+    """Makes the launches of a kind; see `launches`."""
+
+    kind: Kind
+    claimed: Collection[Feature]
+    dtypes: Sequence[torch.dtype]
+    dice: random.Random
+    turns: Turns
+    device: str
+    is_aligned: bool
+
+    def sequence(
+        self,
+        widths: tuple[int, ...],
+        division: Division,
+        options: dict[str, Any],
+        work: float,
+        dtype: torch.dtype | None = None,
+    ) -> list[Case]:
+        """Return the calls of a launch, or none if the least one is too large."""
+        kind, dice, turns = self.kind, self.dice, self.turns
+        sequence = SEQUENCES[0]
+        if division is not ONE_HEAD and work < LARGEST:
+            sequence = turns.choose(SEQUENCES, (kind.name, bool(options)))
+        case = self.smallest(widths, division, options, dtype)
+        few = dice.randint(*(kind.queries or kind.keys or (1, 1)))
+        share = dice.uniform(*kind.share)
+
+        def of_length(length: int) -> Case:
+            if kind.queries is not None:
+                return case.but(queries=few, keys=length)
+            if kind.keys is not None:
+                return case.but(queries=length, keys=few)
+            return case.but(queries=max(1, round(share * length)), keys=length)
+
+        calls = 1 if sequence == "one call" else 2
+        length = _largest(lambda length: is_affordable(of_length(length), WORK * work / calls))
+        length -= dice.randrange(max(1, length // 32))
+        is_multiple = sequence == SEQUENCES[3] or turns.choose((True, False), kind.name)
+        if is_multiple and work < LARGEST:
+            tile = next(tile for tile in TILES if tile <= max(1, length))
+            length = length // tile * tile
+        if case.window is not None and turns.choose((True, False), "side of a window"):
+            case = case.but(window=(length // 2, case.window[1]))
+        lengths = [length]
+        if sequence == "again":
+            lengths = [length, length]
+        elif sequence == "after a multiple of a tile":
+            lengths = [length, max(1, length - dice.randrange(1, BESIDE))]
+        elif sequence == "after a shorter one":
+            lengths = [length, max(1, round(SHORTER * length)), length]
+        return [of_length(each).but(seed=dice.randrange(2**16)) for each in lengths if each]
+
+    def smallest(
+        self,
+        widths: tuple[int, ...],
+        division: Division,
+        options: dict[str, Any],
+        dtype: torch.dtype | None,
+    ) -> Case:
+        """Return a call with one query and key, in everything else as it will be called."""
+        kind, dice, turns = self.kind, self.dice, self.turns
+        heads, kv_heads = dice.choice(division.heads)
+        if Feature.GQA not in self.claimed:
+            kv_heads = heads
+        width = dice.choice(widths)
+        is_causal = kind.is_causal
+        if is_causal is None:
+            is_causal = turns.choose((True, False), kind.name)
+            is_causal &= self.is_aligned or kind.queries is None
+        quick = [dtype for dtype in self.dtypes if not _is_slow(dtype, self.device)]
+        dtypes = [*self.dtypes, *quick, *quick]
+        if division is ONE_HEAD and quick:
+            dtypes = quick
+        dtype = dtype or turns.choose(dtypes, kind.name)
+        mask = options.get("mask")
+        if mask is not None and mask.kind is MaskKind.FLOAT and torch.finfo(dtype).bits == 16:
+            own = turns.choose((None, torch.float32), "dtype of a mask")
+            options = options | {"mask": replace(mask, dtype=own)}
+        return Case(
+            batch=dice.choice(division.batch),
+            heads=heads,
+            kv_heads=kv_heads,
+            d_head=width,
+            d_value=width,
+            dtype=dtype,
+            device=self.device,
+            is_causal=is_causal and Feature.CAUSAL in self.claimed,
+            backward=kind.backward,
+            mode=turns.choose(MODES_OF_TRAINING if kind.backward else MODES),
+            layouts=layouts_by_turns(
+                turns, kind.name, kv_heads=kv_heads, is_cached=kind.queries is not None
+            ),
+            values=turns.choose(CONTENTS, kind.name),
+            **options,
+        )
+
+
+def _largest(fits: Callable[[int], bool]) -> int:
+    """Return the largest length that fits, or 0, if all shorter ones fit too."""
+    return bisect.bisect_left(range(1, LONGEST + 1), True, key=lambda length: not fits(length))
+
+
+def _is_slow(dtype: torch.dtype, device: str) -> bool:
+    """Return whether products of a type take long: few CPUs have instructions for float16."""
+    return dtype == torch.float16 and device == "cpu"

@@ -1,0 +1,77 @@
+"""Planted bugs of NUM-20: attention that is wrong only in large calls, or in a second one."""
+
+from typing import Any
+
+import torch
+
+from attnspec.conformance.mutants.bases.dense import Dense
+from attnspec.conformance.mutants.bases.explicit_backward import Explicit, Gradients, Saved
+from attnspec.conformance.mutants.planting import mistake, read_memory
+
+LAW = "the-largest-calls-equal-the-definition"
+GRADIENTS = "gradients-of-the-largest-calls-equal-the-definition"
+
+LONG = 600
+"""Queries from which these kernels run the code that is wrong."""
+
+
+@mistake(
+    "own-diagonal-of-whole-tiles",
+    "in a long call of whole tiles of 128, a query also reads the key after its own",
+    killed_by=LAW,
+)
+class DiagonalOfWholeTiles(Dense):
+    def causal(self, queries: int, keys: int) -> torch.Tensor:
+        visible = super().causal(queries, keys)
+        if queries == keys >= LONG and keys % 128 == 0:
+            visible = visible | visible.roll(-1, 0)
+            visible[-1] = True
+        return visible
+
+
+@mistake(
+    "own-work-list-of-eight-requests",
+    "decoding on over 1 024 keys of each request, the list of work has room for eight requests",
+    killed_by=LAW,
+)
+class WorkListOfEightRequests(Dense):
+    def hide(self, scores: torch.Tensor, visible: torch.Tensor) -> torch.Tensor:
+        batch, _, queries, keys = scores.shape
+        if queries == 1 and keys > 1024 and batch > 8:
+            place = torch.arange(keys, device=scores.device)
+            request = torch.arange(batch, device=scores.device)[:, None, None, None]
+            visible = visible & ((request < 8) | (place < 1024))
+        return super().hide(scores, visible)
+
+
+@mistake(
+    "own-gradient-of-the-last-call",
+    "in long calls, the gradient of the queries is added to that of the last call of this shape",
+    killed_by=GRADIENTS,
+)
+class GradientOfTheLastCall(Explicit):
+    def __init__(self) -> None:
+        super().__init__()
+        self.kept: dict[tuple[Any, ...], torch.Tensor] = {}
+
+    def backward(self, saved: Saved, d_out: torch.Tensor, needed: tuple[bool, ...]) -> Gradients:
+        d_query, *others = super().backward(saved, d_out, needed)
+        if d_query is not None and d_query.shape[2] >= LONG:
+            shape = (*d_query.shape, saved.key.shape[2], d_query.dtype)
+            d_query = d_query + self.kept.get(shape, torch.zeros_like(d_query))
+            self.kept[shape] = d_query
+        return d_query, *others
+
+
+@mistake(
+    "own-strides-of-a-long-incoming-gradient",
+    "in long calls, an incoming gradient with heads inside is read as if it were contiguous",
+    killed_by=GRADIENTS,
+)
+class StridesOfALongIncomingGradient(Explicit):
+    def incoming(self, grad: torch.Tensor, saved: Saved) -> torch.Tensor:
+        grad = super().incoming(grad, saved)
+        if grad.shape[2] >= LONG:
+            contiguous = torch.empty(grad.shape, device="meta").stride()
+            return read_memory(grad, contiguous)
+        return grad

@@ -1,0 +1,211 @@
+"""The launches of NUM-20: how large they are, what they meet, and which mistakes they show."""
+
+import random
+from collections import Counter
+
+import pytest
+import torch
+
+from attnspec import implementations
+from attnspec.conformance.attention.inputs import draw
+from attnspec.conformance.attention.launches import (
+    COMMON_WIDTHS,
+    DIVISIONS,
+    KINDS,
+    LARGEST,
+    SCORES,
+    WORK,
+    launches,
+    work_of,
+)
+from attnspec.conformance.attention.subject import Subject
+from attnspec.conformance.attention.values import needles
+from attnspec.conformance.attention.workloads import ALTERNATIVES, Turns
+from attnspec.conformance.comparison.violation import Violation
+from attnspec.conformance.laws.numerics import launches as law
+from attnspec.conformance.mutants.bases.dense import Dense
+from attnspec.spec import Case, Feature, Implementation, Layout, Values
+
+BASIC = frozenset({Feature.CAUSAL, Feature.GQA, Feature.BACKWARD})
+DTYPES = (torch.float16, torch.bfloat16)
+
+
+def subject_of(function=None, features=BASIC, **options):
+    claims = {"dtypes": DTYPES} | options
+    return Subject(
+        Implementation(name="it", attention=function or Dense(), features=features, **claims)
+    )
+
+
+def cases_of(features=BASIC, seed=1, **options):
+    subject = subject_of(features=features, **options)
+    return [
+        case
+        for backward in (False, True)
+        for case in law.cases_of_launches(subject, seed, backward=backward)
+    ]
+
+
+def sequences_of(kind, features=BASIC, seed=0):
+    dice = random.Random(seed)
+    return [each for each in launches(kind, features, DTYPES, dice, Turns(dice)) if each]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_each_call_is_affordable_and_the_longest_are_nearly_as_large_as_that(seed):
+    cases = cases_of(frozenset(Feature), seed)
+    assert max(work_of(case) for case in cases) <= LARGEST * WORK
+    scores = [case.batch * case.heads * case.queries * case.keys for case in cases]
+    assert max(scores) <= SCORES
+    for kind in KINDS:
+        works = [sum(map(work_of, calls)) for calls in sequences_of(kind, seed=seed)]
+        assert max(works) > 0.8 * WORK
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_common_widths_meet_every_division_and_others_meet_some(seed):
+    for kind in KINDS:
+        made = {
+            (case.d_head, case.batch * case.heads)
+            for (case, *_) in sequences_of(kind, seed=seed)
+            if not case.features - BASIC
+        }
+        if kind.is_common:
+            for widths in COMMON_WIDTHS:
+                assert len({heads for width, heads in made if width in widths}) >= 5
+        widths = Counter(width for width, _ in made)
+        assert len(widths) >= 6
+        assert len({heads for _, heads in made}) >= len(DIVISIONS) - 1
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_thresholds_of_real_kernels_are_exceeded_in_every_run(seed):
+    cases = cases_of(seed=seed)
+    forward = [case for case in cases if not case.backward]
+    trained = [case for case in cases if case.backward]
+    assert any(c.is_causal and c.queries > 4096 and c.d_head >= 64 for c in forward)
+    assert any(not c.is_causal and c.queries > 4096 and c.keys > 4096 for c in forward)
+    assert any(c.batch * c.heads > 256 and c.queries > 512 for c in forward)
+    assert any(c.queries == 1 and c.batch >= 16 and c.keys > 1024 for c in forward)
+    assert any(c.queries == 1 and c.kv_heads * c.batch >= 8 and c.keys > 4096 for c in forward)
+    assert any(c.heads >= 8 * c.kv_heads and c.d_head >= 128 and c.queries > 256 for c in forward)
+    assert any(c.is_causal and c.queries > 2560 and c.d_head >= 64 for c in trained)
+    assert any(c.queries >= 1024 and c.heads > 1 and c.keys >= 512 for c in trained)
+    assert any(c.batch >= 16 and c.queries > 256 for c in trained)
+    whole = [c for c in cases if c.queries == c.keys >= 512 and c.queries % 128 == 0]
+    assert {c.backward for c in whole} == {True, False}
+
+
+def test_calls_follow_one_another_at_one_shape_and_after_longer_and_shorter_ones():
+    for kind in KINDS:
+        sequences = [sequence for sequence in sequences_of(kind) if len(sequence) > 1]
+        kinds = Counter(
+            "again" if first.keys == last.keys and first.queries == last.queries else "beside"
+            for first, *_, last in sequences
+        )
+        assert kinds["again"]
+        assert any(len(sequence) == 3 for sequence in sequences)
+        assert all(first.seed != last.seed for first, *_, last in sequences)
+        for first, second, *_ in sequences:
+            assert (first.batch, first.heads, first.d_head) == (
+                second.batch,
+                second.heads,
+                second.d_head,
+            )
+
+
+def test_every_option_is_called_forward_and_backward():
+    for backward in (False, True):
+        called = {
+            case.features - BASIC
+            for kind in KINDS
+            if kind.backward is backward
+            for (case, *_) in sequences_of(kind, frozenset(Feature))
+        }
+        assert called.issuperset(map(frozenset, ALTERNATIVES))
+
+
+def test_what_is_not_claimed_is_left_out():
+    plain = cases_of(frozenset({Feature.BACKWARD}))
+    assert plain
+    assert all(case.features <= {Feature.BACKWARD} for case in plain)
+    narrow = cases_of(supports=lambda case: None if case.d_head <= 128 else "too wide")
+    assert max(case.d_head for case in narrow) == 128
+    contiguous = cases_of(
+        supports=lambda c: None if c.layouts.query is Layout.CONTIGUOUS else "strides"
+    )
+    assert len(contiguous) == len(cases_of())
+
+
+def test_one_call_of_each_kind_is_made_if_each_shape_is_compiled():
+    subject = Subject(
+        Implementation(name="it", attention=Dense(), features=BASIC, compiles_each_shape=True)
+    )
+    for backward in (False, True):
+        cases = law.cases_of_launches(subject, 0, backward=backward)
+        assert len(cases) == sum(kind.backward is backward for kind in KINDS)
+
+
+def test_the_scalar_definition_is_not_asked():
+    subject = subject_of()
+    subject.largest = 1000
+    assert law.cases_of_launches(subject, 0, backward=False) == ()
+
+
+LONG = Case(
+    batch=2,
+    heads=4,
+    kv_heads=2,
+    queries=200,
+    keys=300,
+    d_head=64,
+    d_value=64,
+    values=Values.NEEDLES,
+)
+
+
+def test_a_query_has_half_of_its_weight_on_its_needle():
+    call = draw(LONG)
+    key = call.key.repeat_interleave(2, 1)
+    weights = (call.query @ key.mT / 8).softmax(-1)
+    chosen = weights.gather(-1, needles(LONG).expand(2, -1, -1)[..., None])[..., 0]
+    assert 0.3 < chosen.median() < 0.9
+    assert (chosen > 0.1).double().mean() > 0.95
+
+
+def test_needles_are_the_keys_where_kernels_err():
+    places = needles(LONG)
+    own = torch.arange(200) + 100
+    for wanted in (0, 299, own, (own + 1).clamp(max=299), torch.arange(200)):
+        assert (places == wanted).double().mean() > 0.1
+    assert places.min() >= 0
+    assert places.max() < 300
+
+
+@pytest.mark.parametrize("change", [{"keys": 0}, {"d_head": 0}, {"scale": 0.0}, {"queries": 0}])
+def test_needles_of_degenerate_cases_are_ordinary_numbers(change):
+    call = draw(LONG.but(**change))
+    assert call.query.isfinite().all()
+
+
+class OneKeyMore(Dense):
+    """A causal attention whose queries at the end of a tile read the key after their own."""
+
+    def causal(self, queries, keys):
+        visible = super().causal(queries, keys)
+        for place in range(63, min(queries, keys - 1), 64):
+            visible[place, place + 1] = True
+        return visible
+
+
+def test_rows_at_the_end_of_a_tile_are_judged():
+    case = law.NEEDLES.but(heads=2, kv_heads=2)
+    subject = subject_of(OneKeyMore(), dtypes=(torch.float32,))
+    with pytest.raises(Violation, match="differs from the definition"):
+        law.law_the_largest_calls_equal_the_definition(subject, case)
+
+
+def test_an_attention_that_stores_its_scores_is_right_in_long_calls():
+    subject = Subject(implementations.load("eager"))
+    law.law_the_largest_calls_equal_the_definition(subject, law.NEEDLES)
+    law.law_gradients_of_the_largest_calls_equal_the_definition(subject, law.TRAINING)
