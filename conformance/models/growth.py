@@ -18,21 +18,25 @@ class Growth(StrEnum):
     """The size in which a grown case exceeds its pinned one most."""
 
     TOKENS = "tokens"
-    """More tokens than a tile of 256."""
+    """More tokens than a tile of 512."""
+    CONTEXT = "context"
+    """More tokens than the context of the released models."""
     LAYERS = "layers"
-    """Six layers, on more tokens than a tile of 64."""
+    """As many layers as the middle one of the released models."""
     ROWS = "rows"
     """Several rows of more tokens than a tile of 128."""
+    BATCH = "batch"
+    """A dozen rows or more."""
     CHANNELS = "channels"
     """Two layers of the width of the smallest released model."""
     IDS = "ids"
-    """A vocabulary that does not fit into 15 bits, on more tokens than a tile of 64."""
+    """The vocabulary of the released models, on more tokens than a tile of 64 or of 256."""
 
 
 WIDTH = 128
 """Channels of most grown models: two heads as wide as in every released one, or four of half."""
 
-MANY_IDS = 33_000
+MANY_IDS = 50_257
 
 SPREADS = {"initializer_range": 0.05, "embedding_range": 1.0}
 """Standard deviations of the weights at which attention chooses no single key at this width."""
@@ -59,7 +63,13 @@ OF_TWO_SIZES = (
     "padding-changes-no-real-token",
     "every-gradient-equals-the-oracles",
 )
-"""Laws of everything that a model returns, whose grown cases exceed in two sizes at once."""
+"""Laws of everything that a model returns, whose first grown case exceeds in two sizes at once."""
+
+GRADIENTS = "every-gradient-equals-the-oracles"
+"""The law whose bound is too wide for a pass to be evidence in models of over six layers."""
+
+MORE_OF_EVERYTHING = 3
+"""Grown cases of a law of everything for each one of another law."""
 
 SHARE_OF_TWO = 0.2
 """Share of such cases in the other laws."""
@@ -81,19 +91,23 @@ def grown(case: ModelCase, growths: Collection[Growth], dice: random.Random) -> 
     spreads = SPREADS
     if Growth.CHANNELS in growths:
         heads, width = HEADS, WIDTH_OF_HEAD
-    if Growth.CHANNELS in growths or len(growths) > 1:
+    if Growth.CHANNELS in growths or Growth.LAYERS in growths or len(growths) > 1:
         spreads = SPREADS | {"initializer_range": SPREAD}
     sizes: dict[Growth, dict[str, Any]] = {
-        Growth.TOKENS: {"length": dice.randint(257, 290), "n_layer": dice.choice((1, 2))},
-        Growth.LAYERS: {"length": dice.randint(65, 80), "n_layer": 6, "batch": 2},
+        Growth.TOKENS: {"length": dice.randint(513, 540), "n_layer": dice.choice((1, 2))},
+        Growth.CONTEXT: {"length": dice.randint(1025, 1110)},
+        Growth.LAYERS: {"length": dice.randint(33, 40), "n_layer": 24, "batch": 2},
         Growth.ROWS: {"length": dice.randint(129, 140), "batch": dice.choice((4, 5))},
+        Growth.BATCH: {"length": dice.randint(17, 40), "batch": dice.randint(12, 17)},
         Growth.CHANNELS: {"length": dice.randint(5, 17), "n_layer": 2},
-        Growth.IDS: {"length": dice.randint(65, 70), "vocab_size": MANY_IDS},
+        Growth.IDS: {"length": dice.choice((65, 68, 70, 257)), "vocab_size": MANY_IDS},
     }
     if len(growths) > 1:
         # two at once take long, so that everything else stays small
         sizes[Growth.TOKENS] = {"length": dice.randint(257, 262)}
-        sizes[Growth.LAYERS]["batch"] = 1
+        sizes[Growth.CONTEXT] = {"length": dice.randint(513, 520)}
+        sizes[Growth.LAYERS] |= {"batch": 1, "n_layer": 6}
+        sizes[Growth.IDS]["length"] = dice.randint(65, 70)
         sizes[Growth.ROWS] |= {"length": dice.randint(129, 132), "batch": 4}
         case = case.but(batch=min(case.batch, 2))
     larger: dict[str, Any] = {}
@@ -130,10 +144,15 @@ def grown_cases(law: str, pinned: Sequence[ModelCase], seed: int, count: int) ->
         return []
     # a third of the laws meet many tokens, a sixth each of the others
     growths = list(dict.fromkeys([dice.choice((Growth.TOKENS, *Growth)), *Growth]))
+    if law in OF_TWO_SIZES:
+        growths, count = dice.sample(list(Growth), len(Growth)), count * MORE_OF_EVERYTHING
     chosen: list[tuple[Growth, ...]] = []
     for growth in growths[:count]:
         pairs = [(growth, each) for each in growths if each is not growth]
         others = [pair for pair in pairs if pair[::-1] not in chosen]
-        is_of_two = law in OF_TWO_SIZES or dice.random() < SHARE_OF_TWO
+        is_of_two = not chosen if law in OF_TWO_SIZES else dice.random() < SHARE_OF_TWO
         chosen.append(dice.choice(others) if is_of_two and others else (growth,))
-    return [grown(dice.choice(small), each, dice) for each in chosen]
+    large = [grown(dice.choice(small), each, dice) for each in chosen]
+    if law == GRADIENTS:
+        large = [case.but(n_layer=min(case.n_layer, 6)) for case in large]
+    return large
