@@ -106,7 +106,9 @@ class TaskRunner:
         if self._process is None or self._group != group:
             self.end()
             if self._has_failed:
-                _import_diagnosis()
+                import torch.fx.experimental.symbolic_shapes  # noqa: F401  (by gradients of torch)
+
+                import_diagnosis()
             self._process, self._group = Process(reply, self.memory, self.method), group
         return self._process
 
@@ -200,10 +202,8 @@ def _not_loaded(task: Task, reason: str, output: str = "") -> Record:
 
 
 @functools.cache
-def _import_diagnosis() -> None:
+def import_diagnosis() -> None:
     """Import the diagnosis and the catalogue once, for all workers that are forked from here on."""
-    import torch.fx.experimental.symbolic_shapes  # noqa: F401  (by functions of torch itself)
-
     import attnspec.conformance.diagnosis.diagnose  # noqa: F401
     from attnspec.conformance import mutants
 
