@@ -184,7 +184,7 @@ def _differentiate(
                 masked_keys=MaskedNonfinite.PROPAGATES,
                 masked_values=MaskedNonfinite.PROPAGATES,
             )
-            may_be_nan = exemptions(stored, w, both).may_be_nan
+            may_be_nan = exemptions(stored, computed.finite, w, both).may_be_nan
             assert may_be_nan is not None
             nan = may_be_nan.any(-1, keepdim=True)
         undefined = undefined | spoiling | w.overflows
