@@ -14,13 +14,12 @@ from typing import Any
 import pytest
 from filelock import FileLock, Timeout
 
-from attnspec.conformance import laws
 from attnspec.conformance.isolation.memory import memory_per_worker
 from attnspec.conformance.probe.following import look_up
 from attnspec.conformance.report.escape import escape_controls
 from attnspec.conformance.report.record import CONFORMING, UNTRIED, Outcome
 from attnspec.conformance.runner.declare import BrokenCall, TargetError
-from attnspec.conformance.runner.in_workers import TaskRunner, import_diagnosis
+from attnspec.conformance.runner.in_workers import TaskRunner, import_diagnosis, import_laws
 from attnspec.conformance.runner.plan import plan
 from attnspec.conformance.runner.plugin import PROPERTY, workers
 from attnspec.conformance.runner.settings import Settings
@@ -52,13 +51,13 @@ def _plan(config: pytest.Config) -> dict[str, Any]:
     path = Path(option)
     if _tries_the_first_law(config) and config.getoption("maxfail"):
         # that law may end the run, and its failure is explained soonest where this is imported
-        laws.load()
+        import_laws()
         import_diagnosis()
     lock = FileLock(f"{path}.lock")
     try:
         held = lock.acquire(blocking=False)
     except Timeout:  # another worker plans it
-        laws.load()
+        import_laws()
         held = lock.acquire()
     with held:
         if not path.exists():

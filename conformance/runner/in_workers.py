@@ -11,6 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from attnspec.conformance import laws
 from attnspec.conformance.comparison.violation import Raised
 from attnspec.conformance.diagnosis.failure.describe import describe
 from attnspec.conformance.isolation.process import Notes, Process, ProcessLost
@@ -199,6 +200,11 @@ def _errored(task: Task, **fields: Any) -> Record:
 def _not_loaded(task: Task, reason: str, output: str = "") -> Record:
     message = f"Law      {task.law.name}\nSubject  {task.subject.name}\nFound    {reason}"
     return _errored(task, reason=reason, message=message + _last_output(output))
+
+
+def import_laws() -> None:
+    """Import all laws, for the planning of a run and for all workers."""
+    laws.load()
 
 
 @functools.cache
