@@ -151,8 +151,8 @@ def shared(tasks: Sequence[Task], workers: int, *, stops: bool = False) -> list[
     Each worker begins with an equal share, in this order, and then takes what others have left. So
     a long law ends the shares that begin with the simple laws, and the other long laws open the
     last share: at the end of the run, one worker would try them while the others are idle.
-    If the first failure stops the run, the long laws come last instead, and the others are dealt
-    out like cards, so that every share begins with the simple laws.
+    If the first failure stops the run, the long laws come last instead, so that no worker begins
+    with one.
 
     Args:
         tasks: those of a run, in the order of the laws; returned as they are if several groups
@@ -166,13 +166,7 @@ def shared(tasks: Sequence[Task], workers: int, *, stops: bool = False) -> list[
     long = [task for task in tasks if task.law.is_long]
     others = [task for task in tasks if not task.law.is_long]
     if stops:
-        starts = [worker * len(tasks) // workers for worker in range(workers)]
-        places = sorted(
-            range(len(others)),
-            key=lambda place: place - max(start for start in starts if start <= place),
-        )
-        dealt = dict(zip(places, others, strict=True))
-        return [*(dealt[place] for place in range(len(others))), *long]
+        return [*others, *long]
     of_first_law = sum(task.law is long[0].law for task in long)
     start_of_last = len(tasks) - math.ceil(len(tasks) / workers)
     place = max(0, start_of_last - of_first_law)

@@ -50,15 +50,6 @@ def test_the_long_laws_come_last_if_the_first_failure_stops_the_run():
     is_long = [each.law.is_long for each in items]
     assert is_long == sorted(is_long)
     assert sorted(each.id for each in items) == sorted(each.id for each in before)
-
-
-@pytest.mark.parametrize("workers", [2, 3, 4])
-def test_every_share_begins_with_simple_laws_if_the_first_failure_stops_the_run(workers):
-    before = [each for each in planned("eager") if not each.law.is_long]
-    items = shared(before, workers, stops=True)
-    firsts = [share[:2] for share in shares(items, workers)]
-    simple = [each.id for each in before[: 2 * workers]]
-    assert sorted(each.id for share in firsts for each in share) == sorted(simple)
     assert items[0].id == before[0].id
 
 
