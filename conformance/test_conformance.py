@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from filelock import FileLock
+from filelock import FileLock, Timeout
 
 from attnspec.conformance.isolation.memory import memory_per_worker
 from attnspec.conformance.probe.following import look_up
 from attnspec.conformance.report.escape import escape_controls
 from attnspec.conformance.report.record import CONFORMING, UNTRIED, Outcome
 from attnspec.conformance.runner.declare import BrokenCall, TargetError
-from attnspec.conformance.runner.in_workers import TaskRunner
+from attnspec.conformance.runner.in_workers import TaskRunner, import_diagnosis, import_laws
 from attnspec.conformance.runner.plan import plan
 from attnspec.conformance.runner.plugin import PROPERTY, workers
 from attnspec.conformance.runner.settings import Settings
@@ -33,9 +33,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if planned["refused"] and not metafunc.config.getoption("--attnspec-plan"):
         raise pytest.UsageError(planned["refused"])
     subjects = [PlannedSubject.from_data(each) for each in planned["planned"]]
-    laws = metafunc.config.getoption("--laws")
+    patterns = metafunc.config.getoption("--laws")
     stops = bool(metafunc.config.getoption("maxfail"))
-    ordered = tasks(subjects, laws) if subjects else []
+    ordered = tasks(subjects, patterns) if subjects else []
     items = shared(ordered, workers(metafunc.config), stops=stops) if subjects else []
     metafunc.parametrize("task", [pytest.param(each, id=each.id) for each in items])
     gc.freeze()  # all that was imported stays
@@ -45,19 +45,30 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 @functools.cache
 def _plan(config: pytest.Config) -> dict[str, Any]:
     """Plan the run; if workers share a file for the plan, the first of them writes it."""
-    if any(":" in target for target in Settings.of(config).targets):
-        # torch imports it at the first gradient, in over a second: once here, and not in each of
-        # the processes that are forked to find the profile of a function and to judge it
-        import torch.fx.experimental.symbolic_shapes  # noqa: F401
     option = config.getoption("--attnspec-plan")
     if not option:
         return _planned(config)
     path = Path(option)
-    with FileLock(f"{path}.lock"):
+    if _tries_the_first_law(config) and config.getoption("maxfail"):
+        # that law may end the run, and its failure is explained soonest where this is imported
+        import_laws()
+        import_diagnosis()
+    lock = FileLock(f"{path}.lock")
+    try:
+        held = lock.acquire(blocking=False)
+    except Timeout:  # another worker plans it
+        import_laws()
+        held = lock.acquire()
+    with held:
         if not path.exists():
             path.write_text(json.dumps(_planned(config)), encoding="utf-8")
         shared: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         return shared
+
+
+def _tries_the_first_law(config: pytest.Config) -> bool:
+    """Return whether this is the first of several workers, to whom the first share is given."""
+    return workers(config) > 1 and getattr(config, "workerinput", {}).get("workerid") == "gw0"
 
 
 def _planned(config: pytest.Config) -> dict[str, Any]:

@@ -53,19 +53,21 @@ class Exemptions:
     lse_may_be_nan: Bool[torch.Tensor, "batch heads rows 1"] | None
 
 
-def exemptions(rows: Rows, w: Weights, profile: Profile) -> Exemptions:
+def exemptions(rows: Rows, finite: Rows, w: Weights, profile: Profile) -> Exemptions:
     """Return the elements of which NaN, infinity or overflow lessens the promise.
 
     A NaN score at a visible key makes its row NaN: that result is demanded, not undefined.
 
     Args:
         rows: as stored, with NaN and infinities.
+        finite: the result of `finite_rows` for them.
         w: the weights of the same rows with zeros for NaN and infinities.
         profile: declares whether NaN and infinity in hidden keys and values may have an effect.
     """
     undefined, unread = w.overflows, w.overflows_unread
-    operands = (rows.query, rows.key, rows.bias, rows.sinks)
-    if not all(operand is None or is_finite(operand) for operand in operands):
+    is_clean = rows.query is finite.query and rows.key is finite.key
+    added = (rows.bias, rows.sinks)
+    if not is_clean or not all(each is None or is_finite(each) for each in added):
         scores = rows.scale * (rows.query @ rows.key.mT)
         if rows.bias is not None:
             scores = scores + rows.bias
@@ -82,7 +84,7 @@ def exemptions(rows: Rows, w: Weights, profile: Profile) -> Exemptions:
         may_be_nan = unread.expand(*unread.shape[:3], rows.value.shape[3])
     if profile.masked_values is MaskedNonfinite.PROPAGATES:
         by_value = w.readable.new_zeros((*w.readable.shape[:3], rows.value.shape[3]))
-        if not is_finite(rows.value):
+        if rows.value is not finite.value:
             by_value = (~w.readable).double() @ (~rows.value.isfinite()).double() > 0
         may_be_nan = by_value if may_be_nan is None else may_be_nan | by_value
     return Exemptions(undefined=undefined, may_be_nan=may_be_nan, lse_may_be_nan=lse_may_be_nan)

@@ -13,7 +13,7 @@ from attnspec.conformance.attention.bounds.roundoff import Roundoff
 from attnspec.conformance.attention.bounds.rows import Rows, empty_rows, rows_of
 from attnspec.conformance.attention.call import Call
 from attnspec.conformance.attention.forward_rows import forward_rows
-from attnspec.conformance.attention.nonfinite import exemptions
+from attnspec.conformance.attention.nonfinite import exemptions, is_finite
 from attnspec.conformance.comparison.close import check_close, is_evidence
 from attnspec.reference.attention import attention_with_options
 from attnspec.reference.scalar_attention import scalar_attention
@@ -188,19 +188,21 @@ def _expect_rows(
     if call.value.dtype == torch.float64:
         # the oracle rounds like any implementation
         bound, lse_bound = 2 * bound, 2 * lse_bound
-    exempt = exemptions(rows, w, profile)
+    exempt = exemptions(rows, computed.finite, w, profile)
+    may_be_nan = exempt.may_be_nan
+    if not is_finite(out):
+        # a weight that underflows to zero turns an infinite value into NaN
+        may_be_nan = out.isinf() if may_be_nan is None else out.isinf() | may_be_nan
     out, bound = _demanded(
         out, bound, exempt.undefined | empty[None] if None in empty else exempt.undefined
     )
     lse, lse_bound = _demanded(lse, lse_bound, exempt.undefined[..., 0])
-    # a weight that underflows to zero turns an infinite value into NaN
-    may_be_nan = out.isinf() if exempt.may_be_nan is None else out.isinf() | exempt.may_be_nan
     return Expected(
         out=out,
         bound=bound,
         lse=lse,
         lse_bound=lse_bound,
-        may_be_nan=may_be_nan if bool(may_be_nan.any()) else None,
+        may_be_nan=None if may_be_nan is None or not bool(may_be_nan.any()) else may_be_nan,
         lse_may_be_nan=None if exempt.lse_may_be_nan is None else exempt.lse_may_be_nan[..., 0],
         visible=visible,
         weights=w.p if keeps else None,
@@ -211,8 +213,9 @@ def _demanded(
     exact: torch.Tensor, bound: torch.Tensor, undefined: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return (expected, bound): NaN and infinities exactly, and anything in undefined rows."""
-    bound = torch.where(exact.isfinite(), bound, 0.0)
-    return exact.masked_fill(undefined, 0.0), torch.where(undefined, torch.inf, bound)
+    if not is_finite(exact):
+        bound = torch.where(exact.isfinite(), bound, 0.0)
+    return exact.masked_fill(undefined, 0.0), bound.masked_fill(undefined, torch.inf)
 
 
 def _reference(

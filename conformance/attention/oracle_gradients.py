@@ -184,7 +184,7 @@ def _differentiate(
                 masked_keys=MaskedNonfinite.PROPAGATES,
                 masked_values=MaskedNonfinite.PROPAGATES,
             )
-            may_be_nan = exemptions(stored, w, both).may_be_nan
+            may_be_nan = exemptions(stored, computed.finite, w, both).may_be_nan
             assert may_be_nan is not None
             nan = may_be_nan.any(-1, keepdim=True)
         undefined = undefined | spoiling | w.overflows
@@ -279,7 +279,8 @@ def _automatic(rows: Rows, grad: torch.Tensor) -> dict[str, torch.Tensor]:
             sinks=rows.sinks,
             softcap_order=rows.softcap_order,
         )
-        gradients = torch.autograd.grad(out, list(leaves.values()), grad)
+        # of a number: torch imports sympy, for half a second, to check a gradient that is given
+        gradients = torch.autograd.grad((out * grad).sum(), list(leaves.values()))
     return {name: x / half / half for name, x in zip(leaves, gradients, strict=True)}
 
 

@@ -4,7 +4,6 @@ from typing import Annotated, Any
 
 import typer
 
-from attnspec.conformance.cli.exercise import mark_exercise
 from attnspec.conformance.cli.options import (
     CPUS,
     Computed,
@@ -83,6 +82,9 @@ def check_gpt2(
         attnspec check-gpt2 my_gpt2 --exercise
     """
     if exercise:
+        # it imports rich, which other commands do while their workers start
+        from attnspec.conformance.cli.exercise import mark_exercise
+
         _refuse_options_of_a_run(context)
         if len(targets) != 1:
             refuse(f"--exercise marks one file or folder, got {len(targets)}")

@@ -167,15 +167,15 @@ def rounding(harness: Harness) -> Finding:
     evidence, size = [], f"{len(results)} hard calls, {len(backward)} backward"
     types = ", ".join(dict.fromkeys(dtype_name(result.call.value.dtype) for result in results))
     for level in RoundingLevel:
-        exceedances = _exceedances(harness, level, results, backward)
-        if not exceedances:
+        exceedance = next(_exceedances(harness, level, results, backward), None)
+        if exceedance is None:
             evidence.append(f"{size}, {types}: all within the bound of level {level}")
             return Finding(
                 answer=str(level),
                 evidence=tuple(evidence),
                 facts={"profile": {"rounding": str(level)}},
             )
-        evidence.append(f"level {level}: {len(exceedances)} outside; {exceedances[0]}")
+        evidence.append(f"level {level}: not within the bound; {exceedance}")
     return Finding(
         answer="outside every level",
         evidence=tuple(evidence),
@@ -297,16 +297,15 @@ def _exceedances(
     level: RoundingLevel,
     results: list[CallResult],
     backward: list[tuple[Call, torch.Tensor, dict[str, torch.Tensor]]],
-) -> list[str]:
-    """Describe the results beyond the bound of a level, a line each."""
+) -> Iterator[str]:
+    """Yield a description of each result beyond the bound of a level, as they are compared."""
     profile = replace(LOOSEST, rounding=Rounding(level=level))
-    exceedances = []
     for result in results:
         assert result.out is not None
         reading = Reading(name=str(level), call=harness.oracle_call(result.call), profile=profile)
         is_within, details = distance(result.out, reading)
         if not is_within:
-            exceedances.append(f"{describe(result.call)}: {details}")
+            yield f"{describe(result.call)}: {details}"
     for call, grad_out, computed in backward:
         expected_gradients = expect_gradients(harness.oracle_call(call), grad_out, profile)
         for name, gradient in computed.items():
@@ -314,5 +313,4 @@ def _exceedances(
             try:
                 check_close(gradient, expected.exact, expected.bound, what=f"d{name}", message="")
             except Violation as error:
-                exceedances.append(f"{describe(call)}: {error.mismatch or error}")
-    return exceedances
+                yield f"{describe(call)}: {error.mismatch or error}"

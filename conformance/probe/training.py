@@ -83,7 +83,11 @@ def gradients(
             out = out[0] if call.return_lse else out
             if not isinstance(out, torch.Tensor) or not out.requires_grad:
                 return {}, "the output does not require a gradient"
-            results = torch.autograd.grad(out, list(leaves.values()), grad_out, allow_unused=True)
+            if out.shape != grad_out.shape:
+                return {}, f"the output must have shape {tuple(grad_out.shape)}"
+            # of a number: torch imports sympy, for half a second, to check one that is given
+            total = (out * grad_out).sum()
+            results = torch.autograd.grad(total, list(leaves.values()), allow_unused=True)
     except Exception as error:
         return {}, describe_exception(error)
     missing = [name for name, grad in zip(leaves, results, strict=True) if grad is None]

@@ -11,6 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from attnspec.conformance import laws
 from attnspec.conformance.comparison.violation import Raised
 from attnspec.conformance.diagnosis.failure.describe import describe
 from attnspec.conformance.isolation.process import Notes, Process, ProcessLost
@@ -106,7 +107,9 @@ class TaskRunner:
         if self._process is None or self._group != group:
             self.end()
             if self._has_failed:
-                _import_diagnosis()
+                import torch.fx.experimental.symbolic_shapes  # noqa: F401  (by gradients of torch)
+
+                import_diagnosis()
             self._process, self._group = Process(reply, self.memory, self.method), group
         return self._process
 
@@ -199,11 +202,14 @@ def _not_loaded(task: Task, reason: str, output: str = "") -> Record:
     return _errored(task, reason=reason, message=message + _last_output(output))
 
 
-@functools.cache
-def _import_diagnosis() -> None:
-    """Import the diagnosis and the catalogue once, for all workers that are forked from here on."""
-    import torch.fx.experimental.symbolic_shapes  # noqa: F401  (by functions of torch itself)
+def import_laws() -> None:
+    """Import all laws, for the planning of a run and for all workers."""
+    laws.load()
 
+
+@functools.cache
+def import_diagnosis() -> None:
+    """Import the diagnosis and the catalogue once, for all workers that are forked from here on."""
     import attnspec.conformance.diagnosis.diagnose  # noqa: F401
     from attnspec.conformance import mutants
 

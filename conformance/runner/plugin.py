@@ -70,6 +70,7 @@ class Collector:
         self.collected: dict[str, None] = {}
         self.config = config
         self.started = time.monotonic()
+        self.session: pytest.Session
         self.settings: Settings
         self.run: Run | None = None
         self.writer: ReportWriter | None = None
@@ -77,8 +78,9 @@ class Collector:
         self.progress: Progress | None = None
 
     @pytest.hookimpl(wrapper=True)
-    def pytest_sessionstart(self) -> Generator[None, None, None]:
+    def pytest_sessionstart(self, session: pytest.Session) -> Generator[None, None, None]:
         """Begin after the workers, because this imports torch, as they do."""
+        self.session = session
         dsession = self.config.pluginmanager.getplugin("dsession")
         if dsession is not None and self.config.getoption("--attnspec-progress"):
             dsession.terminal = None  # no lines about workers
@@ -151,6 +153,7 @@ class Collector:
         is_counted = report.when == "call" or not report.passed
         return (report.outcome if is_counted else ""), "", ""
 
+    @pytest.hookimpl(trylast=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Keep the record of an item; an item that ended without one becomes an error."""
         if not _is_ours(report.nodeid):
@@ -162,6 +165,16 @@ class Collector:
                 self._keep(report.nodeid, Record.from_json(value))
         if report.failed and report.nodeid not in self.records:
             self._keep(report.nodeid, _lost(report.nodeid, report.longreprtext))
+        if self.session.shouldfail and self.settings.progress:
+            self._stop(str(self.session.shouldfail))
+
+    def _stop(self, reason: str) -> None:
+        """Stop a run with workers at once: they would end the laws that they are trying first."""
+        dsession = self.config.pluginmanager.getplugin("dsession")
+        if dsession is None:
+            return
+        dsession.nodemanager.EXIT_TIMEOUT = 0
+        raise self.session.Failed(reason)
 
     def _keep(self, nodeid: str, record: "Record") -> None:
         if nodeid not in self.records and self.progress is not None:
@@ -179,8 +192,8 @@ class Collector:
 
         if self.progress is not None:
             self.progress.end()
-        ended_early = session.exitstatus not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
-        if not ended_early:
+        ended = session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
+        if ended and not session.shouldfail:
             for nodeid in self.collected:
                 if nodeid not in self.records:
                     self._keep(nodeid, _lost(nodeid, "it was collected and never reported"))

@@ -151,8 +151,8 @@ def shared(tasks: Sequence[Task], workers: int, *, stops: bool = False) -> list[
     Each worker begins with an equal share, in this order, and then takes what others have left. So
     a long law ends the shares that begin with the simple laws, and the other long laws open the
     last share: at the end of the run, one worker would try them while the others are idle.
-    If the first failure stops the run, the long laws come last instead: that failure waits for the
-    laws that other workers are trying.
+    If the first failure stops the run, the long laws come last instead, so that no worker begins
+    with one.
 
     Args:
         tasks: those of a run, in the order of the laws; returned as they are if several groups

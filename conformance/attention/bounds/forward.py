@@ -135,32 +135,33 @@ def forward_bound(
     keys, d_value = value.shape[-2:]
     g = r.gamma(2 * keys + SPARE)
     size = value.abs()
-    squared = value.clamp(-LARGEST_SQUARED, LARGEST_SQUARED).square()
+    squared = value.square().clamp_(max=LARGEST_SQUARED * LARGEST_SQUARED)
     mixed = weights.p @ torch.cat([value, size, squared], dim=-1)
     O, N, squares = torch.split(mixed, d_value, dim=-1)  # noqa: E741
-    floors = weights.readable.double() @ size
+    O_size = O.abs()
+    both = torch.cat([weights.ph, weights.readable], dim=-2) @ size
+    grown, floors = torch.tensor_split(both, 2, dim=-2)
 
     # LOGITS
     H = weights.H
-    grown = weights.ph @ size
-    safe = torch.where(H < HOPELESS_FROM, 1 / (1 - H.clamp(max=HOPELESS_FROM)), 0.0)
+    is_hopeless = H >= HOPELESS_FROM
+    safe = (1 - H.clamp(max=HOPELESS_FROM)).reciprocal_().masked_fill_(is_hopeless, 0.0)
     h_squares = (weights.ph.square() / weights.p.clamp(min=LEAST)).sum(-1, keepdim=True)
     if weights.p_sink is not None and weights.ph_sink is not None:
         h_squares = h_squares + weights.ph_sink.square() / weights.p_sink.clamp(min=LEAST)
-    variance = (squares - O.square()).clamp(min=0) + 1e-15 * squares + 1 / LARGEST_SQUARED**2
+    variance = (squares - O.square()).clamp_(min=0) + 1e-15 * squares + 1 / LARGEST_SQUARED**2
     # a weight that vanishes in float64 but not in an implementation is missing from the variance
     is_lost = floors > LARGEST_SQUARED
     if bool((weights.worst > 1).any()):
         is_lost |= ((weights.p < LEAST) & (weights.ph > 1e-250)).any(-1, keepdim=True)
-    by_variance = torch.where(is_lost, math.inf, (h_squares * variance).sqrt())
-    spread = torch.minimum(grown + H * O.abs(), by_variance) * safe
+    by_variance = (h_squares * variance).sqrt_().masked_fill_(is_lost, math.inf)
+    spread = torch.minimum(grown + H * O_size, by_variance) * safe
     N = (N + (grown + H * N)) * safe
     is_loose = H >= CAPPED_FROM
     if keys and bool(is_loose.any()):
         lowest, highest = _ranges(weights, value, is_loose)
         widest = torch.maximum(highest - O, O - lowest)
         largest = torch.maximum(highest, -lowest)
-        is_hopeless = H >= HOPELESS_FROM
         spread = torch.where(is_hopeless, widest, torch.minimum(spread, widest))
         N = torch.where(is_hopeless, largest, torch.minimum(N, largest))
 
@@ -170,36 +171,36 @@ def forward_bound(
     L = compound(g, r.u_l)
     L_row = L + weights.reads * (r.f if r.u_l else r.f_u)
     body = spread + product
-    body = body + _inverse(L_row) * (O.abs() + body)
+    body = body + _inverse(L_row) * (O_size + body)
 
     # MERGED PARTS
     is_empty = weights.lse == -math.inf
-    lse_size = torch.where(is_empty, 0.0, weights.lse.abs())
+    lse_size = weights.lse.abs().masked_fill_(is_empty, 0.0)
     merge = merge_exponent(lse_size, keys, r)
-    is_merged = weights.reads + (0 if weights.p_sink is None else 1) > 1
-    merge = torch.where(is_merged, torch.expm1(merge.clamp(max=60)), 0.0)
-    body = body + merge * (O.abs() + body)
-    bound = body + r.u_o * (O.abs() + body) + r.f
+    is_whole = weights.reads <= (1 if weights.p_sink is None else 0)
+    merge = merge.clamp(max=60).expm1_().masked_fill_(is_whole, 0.0)
+    body = body + merge * (O_size + body)
+    bound = body + r.u_o * (O_size + body) + r.f
     is_out = weights.overflows | (4 * floors > r.largest)
     if r.stores_scores:
         is_out = is_out | (weights.reads > r.largest_stored)
     if r.u_in and size.numel():
         # a hidden value that becomes an infinity is multiplied by zero
         is_out = is_out | (size.amax((-1, -2), keepdim=True) > r.largest)
-    bound = torch.where(is_out, math.inf, bound)
+    bound = bound.masked_fill_(is_out, math.inf)
 
     # LOG-SUM-EXP
     log_keys = math.log(keys + 1)
-    sums = torch.where(L_row < 1, -torch.log1p(-L_row.clamp(max=0.5)), math.inf)
+    sums = -torch.log1p(-L_row.clamp(max=0.5)).masked_fill_(L_row >= 1, -math.inf)
     roundings = sums + LOG_ERROR * r.u * log_keys + theta(6, r.u) * (weights.peak + lse_size)
-    logits = torch.where(H < 1, -torch.log1p(-H.clamp(max=1 - 1e-15)), math.inf)
+    logits = -torch.log1p(-H.clamp(max=1 - 1e-15)).masked_fill_(H >= 1, -math.inf)
     lse_bound = torch.minimum(logits, weights.worst) + roundings
     lse_bound = lse_bound + r.u_s * (lse_size + lse_bound) + r.f_u
-    lse_bound = torch.where(is_empty, 0.0, lse_bound)
+    lse_bound = lse_bound.masked_fill_(is_empty, 0.0)
     return ForwardBound(
         O=O,
         O_bound=bound,
-        lse_bound=torch.where(weights.overflows, math.inf, lse_bound),
+        lse_bound=lse_bound.masked_fill_(weights.overflows, math.inf),
         lse_roundings=roundings,
     )
 
@@ -239,7 +240,7 @@ def mean_bound(
 
 def _inverse(error: torch.Tensor) -> torch.Tensor:
     """Return x/(1 - x), or a useless 1e30 if x is 1/2 or more."""
-    return torch.where(error < 0.5, error / (1 - error.clamp(max=0.5)), 1e30)
+    return (error / (1 - error.clamp(max=0.5))).masked_fill_(error >= 0.5, 1e30)
 
 
 def _ranges(

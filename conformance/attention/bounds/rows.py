@@ -83,6 +83,13 @@ def per_head(tensor: torch.Tensor, heads: int, grouping: Grouping) -> torch.Tens
     return tensor[:, group_of_heads(heads, tensor.shape[1], grouping, tensor.device)]
 
 
+def _wide_per_head(tensor: torch.Tensor, heads: int, grouping: Grouping) -> torch.Tensor:
+    """Return a copy in float64, with each key/value head repeated for its group."""
+    if tensor.shape[1] == heads:
+        return tensor.to(torch.float64, copy=True)
+    return per_head(tensor.double(), heads, grouping)
+
+
 def in_groups(x: torch.Tensor, kv_heads: int, grouping: Grouping) -> torch.Tensor:
     """Split the axis of query heads into (kv_heads, heads of a group)."""
     interleaved = grouping == Grouping.INTERLEAVED
@@ -157,8 +164,8 @@ def rows_of(call: Call, profile: Profile, rows: Int[torch.Tensor, " rows"]) -> R
         scale = 1 / math.sqrt(d_head) if d_head else 1.0
     return Rows(
         query=call.query[:, :, rows].double(),
-        key=per_head(call.key.double(), heads, profile.grouping),
-        value=per_head(call.value.double(), heads, profile.grouping),
+        key=_wide_per_head(call.key, heads, profile.grouping),
+        value=_wide_per_head(call.value, heads, profile.grouping),
         visible=visible,
         by_position=by_position,
         by_mask=by_mask,

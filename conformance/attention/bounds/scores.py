@@ -157,19 +157,20 @@ class _Scores:
 def _scores(rows: Rows, r: Roundoff) -> _Scores:
     d, size = rows.query.shape[-1], abs(rows.scale)
     raw = rows.query @ rows.key.mT
-    magnitude = rows.query.abs() @ rows.key.abs().mT
+    query_size, key_size = rows.query.abs(), rows.key.abs()
+    magnitude = query_size @ key_size.mT
     s, e = rows.scale * raw, size * magnitude
     e *= compound(r.gamma(d + 4), theta(3 if r.stores_scores else 1, r.u_q), theta(2, r.u_in))
     stretch = max(1.0, size)
-    per_query = rows.query.abs().sum(-1, keepdim=True)
-    per_key = rows.key.abs().sum(-1)[..., None, :]
+    per_query = query_size.sum(-1, keepdim=True)
+    per_key = key_size.sum(-1)[..., None, :]
     e += r.f_q * stretch * (per_query + per_key)
     e += (r.f_u * d + 4 * r.f_q) * (stretch + (rows.softcap or 0))
     beyond = magnitude > r.largest / (4 * stretch)
     if r.u_in:
         # an operand becomes an infinity
-        beyond |= rows.query.abs().amax(-1, keepdim=True) > r.largest if d else False
-        beyond |= (rows.key.abs().amax(-1) > r.largest)[..., None, :] if d else False
+        beyond |= query_size.amax(-1, keepdim=True) > r.largest if d else False
+        beyond |= (key_size.amax(-1) > r.largest)[..., None, :] if d else False
     if r.stores_scores:
         stored = raw.abs() * (1 + 2 * r.u_s) + r.gamma(d + 4) * magnitude
         beyond |= stored > r.largest_stored / stretch
@@ -206,8 +207,10 @@ def weights(rows: Rows, r: Roundoff) -> Weights:
     keys = rows.key.shape[-2]
     scores = _scores(rows, r)
     readable = rows.visible.expand(scores.s.shape)
-    reads = readable.sum(-1, keepdim=True).double()
-    s, e = scores.s.masked_fill(~readable, -math.inf), scores.e.masked_fill(~readable, 0.0)
+    hidden = ~readable
+    reads = readable.sum(-1, keepdim=True, dtype=torch.float64)
+    reads_none = reads == 0
+    s, e = scores.s.masked_fill(hidden, -math.inf), scores.e.masked_fill(hidden, 0.0)
 
     # MAXIMUM
     own_peak = s.amax(-1, keepdim=True) if keys else torch.full_like(reads, -math.inf)
@@ -216,15 +219,14 @@ def weights(rows: Rows, r: Roundoff) -> Weights:
         sink = rows.sinks[None, :, None, None].expand(own_peak.shape)
         peak = torch.maximum(peak, sink)
     is_empty = peak == -math.inf
-    base = torch.where(is_empty, 0.0, peak)
-    own_peak = torch.where(reads > 0, own_peak, base)
+    base = peak.masked_fill(is_empty, 0.0)
+    own_peak = torch.where(reads_none, base, own_peak)
     peak_size = torch.maximum(own_peak.abs(), base.abs())
     e_peak = torch.zeros_like(base)
     if keys:
         above, below = (s + e).amax(-1, keepdim=True), (s - e).amax(-1, keepdim=True)
-        e_peak = torch.maximum(above - own_peak, own_peak - below)
-        e_peak = torch.where(reads > 0, e_peak, 0.0)
-    overflows = ~is_empty & (base < -min(r.largest / 4, r.largest_stored / 2))
+        e_peak = torch.maximum(above - own_peak, own_peak - below).masked_fill_(reads_none, 0.0)
+    overflows = base < -min(r.largest / 4, r.largest_stored / 2)
     overflows |= (scores.beyond & readable).any(-1, keepdim=True)
 
     # EXPONENT
@@ -239,15 +241,15 @@ def weights(rows: Rows, r: Roundoff) -> Weights:
     exponentials = (r.exp_w + r.exp * math.ceil(keys / TILE)) * r.u + r.u_s
 
     def exponent(score: torch.Tensor, error: torch.Tensor) -> torch.Tensor:
-        e = rounded(error, score.abs(), theta(6, r.u)) + theta(6, r.u) * (peak_size + e_peak)
+        e = rounded(error, score.abs() + (peak_size + e_peak), theta(6, r.u))
         if r.stores_scores:
-            e = e + r.u_s * ((score - base).abs() + error + e_peak)
-        return e + (logarithms + exponentials)
+            e += r.u_s * ((score - base).abs_() + error + e_peak)
+        return e.add_(logarithms + exponentials)
 
-    e = exponent(s.masked_fill(~readable, 0.0), e).masked_fill_(~readable, 0.0)
+    e = exponent(s.masked_fill(hidden, 0.0), e).masked_fill_(hidden, 0.0)
 
     # WEIGHTS
-    p = w / torch.where(total > 0, total, 1.0)
+    p = w / total.masked_fill(total == 0, 1.0)
     if scores.may_be_hidden is not None:
         overflows |= (scores.may_be_hidden & (p > 0)).any(-1, keepdim=True)
     ph = _times_expm1(p, shifted - log_total, e)
@@ -266,7 +268,7 @@ def weights(rows: Rows, r: Roundoff) -> Weights:
         p=p,
         ph=ph,
         worst=worst,
-        H=torch.where(H < 1, H, math.inf),
+        H=H.masked_fill(~(H < 1), math.inf),
         p_sink=p_sink,
         ph_sink=ph_sink,
         peak=peak_size,
@@ -274,7 +276,7 @@ def weights(rows: Rows, r: Roundoff) -> Weights:
         readable=readable,
         reads=reads,
         overflows=overflows,
-        overflows_unread=(scores.beyond & ~readable).any(-1, keepdim=True),
+        overflows_unread=(scores.beyond & hidden).any(-1, keepdim=True),
         slope=scores.slope,
         slope_error=scores.slope_error,
     )

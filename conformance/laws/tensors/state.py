@@ -178,6 +178,8 @@ PREFILL = Case(heads=2, kv_heads=2, queries=70, keys=70, d_head=16, d_value=16, 
         OVER_TILES.but(queries=390, keys=390, backward=True),
         # whose keys kernels split, with room for the partial results of the longest
         DECODING,
+    ),
+    wide=(
         DECODING.but(batch=4, heads=4, kv_heads=2, keys=700, d_head=128, d_value=128, dtype=F16),
     ),
     cost=24,

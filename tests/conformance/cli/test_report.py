@@ -48,16 +48,19 @@ def kernel(tmp_path):
     return ["kernel.py:attention", "--dtypes", "float32", "--effort", "smoke", "-n", "1"]
 
 
-def test_a_run_that_stops_early_has_all_its_pages_and_they_say_so(tmp_path, kernel):
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_a_run_that_stops_early_has_all_its_pages_and_they_say_so(tmp_path, kernel, workers):
     (tmp_path / "summary.md").write_text("an earlier step\n")
     pages = ["--report", "run.jsonl", "--html", "run.html", "--markdown", "run.md"]
-    run = started(tmp_path, *kernel, "-x", "--seed", "9", *pages, GITHUB_STEP_SUMMARY="summary.md")
+    options = ["-x", "-n", workers, "--seed", "9", *pages]
+    run = started(tmp_path, *kernel, *options, GITHUB_STEP_SUMMARY="summary.md")
     said, _ = run.communicate(timeout=200)
     assert run.returncode == 1, said
     report = read_report(tmp_path / "run.jsonl")
     assert report.run.ended == "stopped at the first failure"
     assert (report.run.seed, report.run.effort, report.run.device) == (9, "smoke", "cpu")
     assert report.run.trials > len(report.records) > 0
+    assert [each.outcome for each in report.records].count(Outcome.FAILED) == 1
     for name in ("run.html", "run.md", "summary.md"):
         assert "This report is partial" in (tmp_path / name).read_text(encoding="utf-8")
     assert (tmp_path / "summary.md").read_text(encoding="utf-8").startswith("an earlier step\n# ")
