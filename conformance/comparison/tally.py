@@ -74,6 +74,20 @@ def current() -> Tally | None:
     return _CURRENT.get()
 
 
+LONGEST = "longest call: "
+"""The beginning of the names of figures that are lengths of calls."""
+
+
+def record_lengths(tally: Tally, queries: int, keys: int, *, backward: bool) -> None:
+    """Record that a call of attention was judged: the longest one of each kind is kept."""
+    if queries == 1:
+        kind, length = "keys of one query", keys
+    else:
+        kind, length = "queries and keys", min(queries, keys)
+    name = f"{LONGEST}{kind}{' with gradients' if backward else ''}"
+    tally.figures[name] = max(length, tally.figures.get(name, length))
+
+
 def record_fraction(fraction: float) -> None:
     """Record the fraction of its bound that a result used; NaN counts as infinity."""
     tally = _CURRENT.get()

@@ -1,5 +1,6 @@
 """The matrix of clauses by implementation, and the lines that a run prints below it."""
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -7,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from attnspec.conformance.comparison.tally import REFUSED_COMBINATION
+from attnspec.conformance.comparison.tally import LONGEST, REFUSED_COMBINATION
 from attnspec.conformance.report.escape import escape_controls
 from attnspec.conformance.report.record import CONFORMING, HIDDEN, Outcome, Record
 from attnspec.spec import RoundingLevel, all_clauses
@@ -131,11 +132,29 @@ def figures(records: Sequence[Record]) -> list[str]:
     largest: dict[str, dict[str, float]] = {}
     for record in records:
         for name, value in record.figures.items():
+            if name.startswith(LONGEST):
+                continue
             row = largest.setdefault(name, {})
             row[record.subject] = max(value, row.get(record.subject, value))
     return [
         f"{name}: " + ", ".join(f"{subject} {value:.2g}" for subject, value in row.items())
         for name, row in largest.items()
+    ]
+
+
+def _longest_calls(records: Sequence[Record]) -> list[str]:
+    """Return a line for each subject of attention: how long its longest calls were."""
+    longest: dict[str, dict[str, float]] = {}
+    for record in records:
+        for name, value in record.figures.items():
+            if name.startswith(LONGEST):
+                row = longest.setdefault(record.subject, {})
+                kind = name.removeprefix(LONGEST)
+                row[kind] = max(value, row.get(kind, value))
+    return [
+        f"longest calls: {subject}: "
+        + ", ".join(f"{value:.0f} {kind}" for kind, value in sorted(row.items(), reverse=True))
+        for subject, row in longest.items()
     ]
 
 
@@ -147,6 +166,7 @@ def run_notes(records: Sequence[Record]) -> list[str]:
         if record.outcome is Outcome.QUALITY_WARNING
     ]
     lines += _undeclared(records)
+    lines += _longest_calls(records)
     lines += _pairs_of_regimes(records)
     lines += _refused(records)
     lines += _other_profiles(records)
@@ -182,15 +202,41 @@ def _kind_of_calls(record: Record) -> str:
     return f"{'with' if is_backward else 'without'} a backward pass"
 
 
+_NUMBER = re.compile(r"\d+\.\d+")
+"""The memory or time in a reason, such as "needs 2.1 GiB"."""
+
+
 def coverage(records: Sequence[Record]) -> list[str]:
-    """Return a line for each pair of regimes that was not called, with the reason."""
+    """Return the pairs of regimes that were not called: by reason, and by one regime of each."""
     lines = []
     for record in records:
-        if record.coverage is not None:
-            reasons = {"missing": record.coverage["missing"]} | record.coverage["not tried"]
-            for reason, pairs in reasons.items():
-                calls = f"not called {_kind_of_calls(record)}"
-                lines += [f"{calls}: {record.subject}: {pair}: {reason}" for pair in pairs]
+        if record.coverage is None:
+            continue
+        by_kind: dict[str, dict[str, list[str]]] = {}
+        missing = {"missing": record.coverage["missing"]}
+        for reason, pairs in (missing | record.coverage["not tried"]).items():
+            if pairs:
+                by_kind.setdefault(_NUMBER.sub("{}", reason), {})[reason] = pairs
+        for kind, by_reason in by_kind.items():
+            pairs = [pair for each in by_reason.values() for pair in each]
+            numbers = sorted({float(n) for reason in by_reason for n in _NUMBER.findall(reason)})
+            ends = dict.fromkeys(numbers[:1] + numbers[-1:])
+            reason = kind.format(" to ".join(f"{number:g}" for number in ends))
+            calls = f"{record.subject}: {len(pairs)} pairs not called {_kind_of_calls(record)}"
+            lines += [f"{calls}: {reason}", *_by_regime(pairs)]
+    return lines
+
+
+def _by_regime(pairs: Sequence[str]) -> list[str]:
+    """Return a line for each regime that is in many pairs, with its partners: "a with b; c"."""
+    left = [tuple(pair.split(" with ")) for pair in pairs]
+    lines = []
+    while left:
+        (regime, _), *_ = Counter(each for pair in left for each in pair).most_common()
+        its = [pair for pair in left if regime in pair]
+        partners = sorted(each for pair in its for each in pair if each != regime)
+        lines.append(f"  {regime} with {'; '.join(partners)}")
+        left = [pair for pair in left if regime not in pair]
     return lines
 
 

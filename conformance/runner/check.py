@@ -60,6 +60,8 @@ class _LawRun:
             self.failing, self.made = case, trial.made
             raise trial.error
         self.count.examples += 1
+        if isinstance(case, Case):
+            tally.record_lengths(self.count, case.queries, case.keys, backward=case.backward)
         self.dtypes[str(getattr(case, "dtype", "")).removeprefix("torch.")] = None
 
     def record(self, outcome: Outcome, started: float, **more: Any) -> Record:

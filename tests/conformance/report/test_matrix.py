@@ -1,11 +1,12 @@
 """The matrix of clauses in a terminal: one table, or one for each kind of subject."""
 
 import io
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
 
-from attnspec.conformance.report.matrix import WIDEST, print_matrix
+from attnspec.conformance.report.matrix import WIDEST, coverage, figures, print_matrix, run_notes
 from attnspec.conformance.report.record import Outcome, Record
 
 CLAUSES = {"mask": ("MSK-1", "MSK-2"), "norm": ("RMS-1",)}
@@ -34,3 +35,38 @@ def test_many_subjects_have_a_table_for_each_kind(count):
     of_norms = [line for line in heads if "subject_0" in line]
     assert len(of_norms) == 1
     assert ("subject_1" in of_norms[0]) == (count <= WIDEST)
+
+
+OF_REGIMES = Record(
+    subject="it",
+    law="a-law",
+    clauses=("NUM-18",),
+    outcome=Outcome.PASSED,
+    coverage={
+        "backward": True,
+        "claimed": 10,
+        "called": 9,
+        "missing": ["batch: 1 with heads: 8"],
+        "not tried": {
+            "needs 1.5 GiB": ["keys: over 65 000 with queries: 1"],
+            "needs 17.0 GiB": ["heads: 8 with keys: over 65 000"],
+        },
+    },
+    figures={"longest call: queries and keys": 5120.0, "longest call: keys of one query": 9.0},
+)
+
+
+def test_pairs_that_were_not_called_are_grouped_by_reason_and_regime():
+    assert coverage([OF_REGIMES]) == [
+        "it: 1 pairs not called with a backward pass: missing",
+        "  batch: 1 with heads: 8",
+        "it: 2 pairs not called with a backward pass: needs 1.5 to 17 GiB",
+        "  keys: over 65 000 with heads: 8; queries: 1",
+    ]
+
+
+def test_the_longest_calls_of_an_implementation_are_told_in_one_line():
+    shorter = replace(OF_REGIMES, figures={"longest call: queries and keys": 7.0})
+    told = "longest calls: it: 5120 queries and keys, 9 keys of one query"
+    assert told in run_notes([OF_REGIMES, shorter])
+    assert figures([OF_REGIMES]) == []
