@@ -45,6 +45,10 @@ UNBROKEN = re.compile(r'<span class="pre">([\w.:,;()\[=*+<>&#~^$@%\'"`]*)</span>
 """A span against line breaks, around text in which no line may be broken."""
 UNCOLOURED = re.compile(r'<span class="(?:n|nx|p|pm|w)">([^<]*)</span>')
 """A part of code that has the colour of the code around it, by day and by night."""
+UNUSED = re.compile(r'class="docutils literal notranslate"')
+"""Code in text, with two classes that no style sheet names."""
+STRIPED = re.compile(r'<tr class="row-(?:odd|even)">')
+"""Rows of tables, which no style sheet tells apart."""
 INTERNAL = re.compile(r'class="reference internal"')
 
 NUMBER = re.compile(r"-?\d+\.\d{3,}")
@@ -94,6 +98,8 @@ def smaller(page: str, root: str) -> str:
     for span in (UNSTYLED, UNBROKEN, UNCOLOURED):
         page = span.sub(r"\1", page)
     page = INTERNAL.sub('class="reference"', page)
+    page = UNUSED.sub('class="literal"', page)
+    page = STRIPED.sub("<tr>", page)
     return minify_html.minify(page, keep_html_and_head_opening_tags=True)
 
 
