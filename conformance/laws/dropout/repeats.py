@@ -50,6 +50,11 @@ SMALL = Case(
         SMALL.but(queries=5, keys=1024, d_head=128, d_value=128),
         *vary(SMALL, dtype=(torch.float64, torch.float16, torch.bfloat16), kv_heads=(1,)),
     ),
+    wide=(
+        SMALL.but(batch=8, heads=9, kv_heads=9, queries=33, keys=64, d_head=64, d_value=64),
+        # over 2**20 weights
+        SMALL.but(heads=1, kv_heads=1, queries=1025, keys=520, d_head=72, d_value=72),
+    ),
 )
 def law_dropout_masks_do_not_repeat(subject: Subject, case: Case) -> None:
     """DRP-5: elements of dropout masks at any distance agree no more often than by chance.
