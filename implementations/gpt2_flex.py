@@ -7,11 +7,11 @@ from typing import cast
 
 import torch
 
+from attnspec.implementations.frameworks import uncompiled
 from attnspec.implementations.transformers_attention import (
     as_model_calls,
     flex_supports,
     unavailable,
-    uncompiled,
 )
 from attnspec.spec import (
     Attention,

@@ -6,7 +6,6 @@ is aligned at the lower right. A float mask of rank 4 goes to the attention as i
 """
 
 import functools
-import threading
 from collections.abc import Callable, Collection
 from dataclasses import replace
 from importlib import import_module
@@ -63,26 +62,6 @@ def as_model_calls(model: str, name: str, *, names: Collection[str]) -> Callable
         return out
 
     return limited(attention, names, attention)
-
-
-_STANCE = threading.Lock()
-"""Held while torch compiles nothing, which concerns all threads."""
-
-
-def uncompiled(attention: Callable[..., Any]) -> Callable[..., Any]:
-    """Return an attention whose calls compile nothing.
-
-    transformers compiles `flex_attention` and its block masks. torch compiles eight variants of
-    each, and runs them uncompiled for a call that needs another one; so what a call meets would
-    depend on all calls before it.
-    """
-
-    @functools.wraps(attention)
-    def plain(*operands: Any, **options: Any) -> Any:
-        with _STANCE, torch.compiler.set_stance("force_eager"):
-            return attention(*operands, **options)
-
-    return plain
 
 
 def supports(case: Case) -> str | None:

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from attnspec import implementations
-from attnspec.implementations import transformers_attention
+from attnspec.implementations import frameworks, transformers_attention
 from attnspec.implementations.multi_head_attention import reaching_torch
 from attnspec.spec import Case, Implementation, Layout, Layouts, Mask, MaskKind, MaskShape
 
@@ -109,8 +109,9 @@ class TestMultiHeadAttention:
 
 
 class TestCallsOfFlexAttention:
-    def test_they_compile_nothing(self):
-        loaded = implementations.load("llama_flex")
+    @pytest.mark.parametrize("name", ["flex", "gpt2_flex", "llama_flex"])
+    def test_they_compile_nothing(self, name):
+        loaded = implementations.load(name)
         if loaded.unavailable():
             pytest.skip(str(loaded.unavailable()))
         from torch._dynamo.utils import counters
@@ -125,7 +126,7 @@ class TestCallsOfFlexAttention:
             raise ValueError("no")
 
         with pytest.raises(ValueError, match="no"):
-            transformers_attention.uncompiled(fails)()
+            frameworks.uncompiled(fails)()
         graphs = []
 
         def backend(graph, inputs):
