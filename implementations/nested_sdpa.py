@@ -108,7 +108,7 @@ IMPLEMENTATION = Implementation(
                 "the backward pass of one number raises if its incoming gradient has strides "
                 "(seen in torch 2.13.0)"
             ),
-            link="docs/findings/nested_tensors.md#a-gradient-of-one-number",
+            link="docs/findings.md#a-gradient-of-one-number",
             applies=has_one_number,
             example=Case(dtype=torch.float64, backward=True),
         ),
