@@ -110,7 +110,12 @@ FRAMEWORKS = {
 
 `constraints/` pins what they need beside `constraints.txt`, which pins torch and transformers.
 """
-SETTINGS = {"triton": {"TRITON_INTERPRET": "1"}}
+KEPT_BY_JAX = {
+    "JAX_COMPILATION_CACHE_DIR": str(ROOT / ".nox" / "jax_cache"),
+    "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+}
+"""Workers share what JAX compiles, which takes two thirds of a first run, and runs keep it."""
+SETTINGS = {"triton": {"TRITON_INTERPRET": "1"}, "jax": KEPT_BY_JAX, "flax": KEPT_BY_JAX}
 """Environment variables of the sessions of a library: Triton's interpreter needs no GPU."""
 REGISTERED = """
 import sys

@@ -6,6 +6,7 @@ import torch
 from torch.nn.attention.flex_attention import flex_attention
 
 from attnspec.implementations.adapters.flex_attention import from_flex_attention
+from attnspec.implementations.frameworks import uncompiled
 from attnspec.spec import Attention, Case, Feature, Implementation, MaskedNonfinite, Profile
 
 
@@ -20,7 +21,7 @@ def supports(case: Case) -> str | None:
 
 IMPLEMENTATION = Implementation(
     name="flex",
-    attention=cast(Attention, from_flex_attention(flex_attention)),
+    attention=cast(Attention, uncompiled(from_flex_attention(flex_attention))),
     features=frozenset(
         {
             *(Feature.MASK, Feature.CAUSAL, Feature.GQA, Feature.WINDOW),
@@ -32,6 +33,4 @@ IMPLEMENTATION = Implementation(
     profile=Profile(
         masked_keys=MaskedNonfinite.PROPAGATES, masked_values=MaskedNonfinite.PROPAGATES
     ),
-    # torch traces the call anew for each shape, to run the trace as it is
-    compiles_each_shape=True,
 )

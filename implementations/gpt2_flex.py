@@ -1,14 +1,17 @@
-"""transformers' flex attention, as its GPT-2 calls it."""
+"""transformers' flex attention, as its GPT-2 calls it, uncompiled.
+
+`flex_compiled` is the compiled function of torch.
+"""
 
 from typing import cast
 
 import torch
 
-from attnspec.implementations.flex_compiled import NAN_DEVIATIONS
+from attnspec.implementations.frameworks import uncompiled
 from attnspec.implementations.transformers_attention import (
     as_model_calls,
     flex_supports,
-    flex_unavailable,
+    unavailable,
 )
 from attnspec.spec import (
     Attention,
@@ -19,8 +22,8 @@ from attnspec.spec import (
     Profile,
 )
 
-ATTENTION = as_model_calls(
-    "gpt2", "flex_attention", names=("attn_mask", "is_causal", "scale", "softcap")
+ATTENTION = uncompiled(
+    as_model_calls("gpt2", "flex_attention", names=("attn_mask", "is_causal", "scale", "softcap"))
 )
 
 IMPLEMENTATION = Implementation(
@@ -29,12 +32,10 @@ IMPLEMENTATION = Implementation(
     features=frozenset({Feature.MASK, Feature.CAUSAL, Feature.SOFTCAP}),
     dtypes=(torch.float32, torch.float16, torch.bfloat16),
     supports=flex_supports,
-    unavailable=flex_unavailable,
+    unavailable=unavailable,
     profile=Profile(
         causal_alignment=CausalAlignment.LOWER_RIGHT,
         masked_keys=MaskedNonfinite.PROPAGATES,
         masked_values=MaskedNonfinite.PROPAGATES,
     ),
-    deviations=NAN_DEVIATIONS,
-    compiles_each_shape=True,
 )

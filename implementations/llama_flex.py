@@ -1,14 +1,17 @@
-"""transformers' flex attention, as its Llama calls it."""
+"""transformers' flex attention, as its Llama calls it, uncompiled.
+
+`flex_compiled` is the compiled function of torch.
+"""
 
 from typing import cast
 
 import torch
 
-from attnspec.implementations.flex_compiled import NAN_DEVIATIONS
+from attnspec.implementations.frameworks import uncompiled
 from attnspec.implementations.transformers_attention import (
     as_model_calls,
     flex_supports,
-    flex_unavailable,
+    unavailable,
 )
 from attnspec.spec import (
     Attention,
@@ -19,8 +22,12 @@ from attnspec.spec import (
     Profile,
 )
 
-ATTENTION = as_model_calls(
-    "llama", "flex_attention", names=("attn_mask", "is_causal", "scale", "softcap", "enable_gqa")
+ATTENTION = uncompiled(
+    as_model_calls(
+        "llama",
+        "flex_attention",
+        names=("attn_mask", "is_causal", "scale", "softcap", "enable_gqa"),
+    )
 )
 
 IMPLEMENTATION = Implementation(
@@ -29,12 +36,10 @@ IMPLEMENTATION = Implementation(
     features=frozenset({Feature.MASK, Feature.CAUSAL, Feature.SOFTCAP, Feature.GQA}),
     dtypes=(torch.float32, torch.float16, torch.bfloat16),
     supports=flex_supports,
-    unavailable=flex_unavailable,
+    unavailable=unavailable,
     profile=Profile(
         causal_alignment=CausalAlignment.LOWER_RIGHT,
         masked_keys=MaskedNonfinite.PROPAGATES,
         masked_values=MaskedNonfinite.PROPAGATES,
     ),
-    deviations=NAN_DEVIATIONS,
-    compiles_each_shape=True,
 )

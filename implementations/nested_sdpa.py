@@ -13,6 +13,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from attnspec.spec import (
     Attention,
     Case,
+    Deviation,
     Feature,
     Implementation,
     MaskKind,
@@ -88,6 +89,11 @@ def supports(case: Case) -> str | None:
     return None
 
 
+def has_one_number(case: Case) -> bool:
+    """Return whether the output is a single number."""
+    return case.batch * case.heads * case.queries * case.d_value == 1
+
+
 IMPLEMENTATION = Implementation(
     name="nested_sdpa",
     attention=cast(Attention, attention),
@@ -95,4 +101,16 @@ IMPLEMENTATION = Implementation(
     dtypes=(torch.float64, torch.float32, torch.float16, torch.bfloat16),
     supports=supports,
     profile=Profile(rounding=Rounding(level=RoundingLevel.PRESCALED)),
+    deviations=(
+        Deviation(
+            law="the-layout-of-the-incoming-gradient-changes-nothing",
+            reason=(
+                "the backward pass of one number raises if its incoming gradient has strides "
+                "(seen in torch 2.13.0)"
+            ),
+            link="docs/findings.md#a-gradient-of-one-number",
+            applies=has_one_number,
+            example=Case(dtype=torch.float64, backward=True),
+        ),
+    ),
 )

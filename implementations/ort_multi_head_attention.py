@@ -109,6 +109,7 @@ LAWS = (
     *("a-readable-nan-value-stays-visible", "a-readable-infinite-value-stays-visible"),
     "calls-without-gradients-are-right-and-change-no-later-call",
     "deterministic-algorithms-give-the-same",
+    "a-lower-precision-of-products-changes-nothing-else",
 )
 """The laws that detect the last query that reads the future in a case with the causal flag."""
 

@@ -124,6 +124,12 @@ def test_the_ci_runs_the_commands_of_the_readme():
     assert runs[1].startswith('python -m nox -s conformance -- "${full[')
 
 
+def test_the_ci_tries_known_libraries():
+    ci = (ROOT / ".ci" / "run").read_text()
+    (names,) = re.findall(r"^libraries=\((.*)\)$", ci, re.MULTILINE)
+    assert set(names.split()) < implementations.framework_names().keys()
+
+
 def test_the_ci_tries_known_implementations_in_full():
     ci = (ROOT / ".ci" / "run").read_text()
     (names,) = re.findall(r"^full=\((.*)\)$", ci, re.MULTILINE)

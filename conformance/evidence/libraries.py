@@ -311,6 +311,10 @@ def main(
             old = read(file)
             kept = [record for record in old if record.name == name and keep]
             if kept:
+                found = {finding.question for finding in kept[-1].findings}
+                if newer := sorted(set(rows().values()) - found):
+                    questions = ", ".join(newer)
+                    raise ValueError(f"{name}: its record is older than the questions {questions}")
                 record = replace(kept[-1], answers=answers(kept[-1].findings))
             else:
                 record = probe_library(name, known[name], device=device)

@@ -192,8 +192,12 @@ def _evidence() -> list[nodes.Node]:
 
 
 def _label(record: LibraryRecord, question: str = "") -> str:
-    """Return the label of the evidence about an implementation, or about one question."""
-    versions = f"{record.version} {record.torch} {record.device}"
+    """Return the label of the evidence about an implementation, or about one question.
+
+    It is in a thousand links, so it names versions only where records differ in nothing else.
+    """
+    is_one = sum(each.name == record.name for each in records()) == 1
+    versions = "" if is_one else f"{record.version} {record.torch} {record.device}"
     return nodes.make_id(f"evidence {record.name} {versions} {question}")
 
 

@@ -7,17 +7,24 @@ import pytest
 import torch
 
 from attnspec import implementations
-from attnspec.implementations import transformers_attention
+from attnspec.implementations import frameworks, transformers_attention
 from attnspec.implementations.multi_head_attention import reaching_torch
 from attnspec.spec import Case, Implementation, Layout, Layouts, Mask, MaskKind, MaskShape
 
 ROOT = Path(__file__).parents[2]
 NAMES = [name for names in implementations.framework_names().values() for name in names]
-# nested tensors are a prototype, and flex_attention is meant to be compiled: torch warns of both
-pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
+# nested tensors are a prototype, and flex_attention is meant to be compiled: torch warns of both;
+# what transformers imports and calls for it is deprecated in torch
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::UserWarning"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+]
 MODULES = {"flash-attn-3": "flash_attn_interface", "flashinfer-python": "flashinfer"}
 """Modules that are not called like the distribution that they come from."""
-EAGER = ("gpt2_eager", "gpt2_sdpa", "llama_eager", "llama_sdpa")
+OF_TRANSFORMERS = (
+    *("gpt2_eager", "gpt2_sdpa", "gpt2_flex"),
+    *("llama_eager", "llama_sdpa", "llama_flex"),
+)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -47,7 +54,7 @@ def test_no_run_of_all_implementations_includes_them():
     assert "eager" not in implementations.libraries()
 
 
-@pytest.mark.parametrize("name", ["flex", "multi_head_attention", "nested_sdpa", *EAGER])
+@pytest.mark.parametrize("name", ["flex", "multi_head_attention", "nested_sdpa", *OF_TRANSFORMERS])
 def test_results_are_those_of_sdpa(name):
     loaded = implementations.load(name)
     if loaded.unavailable():
@@ -99,6 +106,69 @@ class TestMultiHeadAttention:
         reached = reaching_torch(case)
         assert reached.layouts == Layouts()
         assert reached.mask == Mask(shape=MaskShape.FULL)
+
+
+class TestCallsOfFlexAttention:
+    @pytest.mark.parametrize("name", ["flex", "gpt2_flex", "llama_flex"])
+    def test_they_compile_nothing(self, name):
+        loaded = implementations.load(name)
+        if loaded.unavailable():
+            pytest.skip(str(loaded.unavailable()))
+        from torch._dynamo.utils import counters
+
+        frames = dict(counters["frames"])
+        query, key, value = torch.randn(3, 2, 4, 5, 8).unbind()
+        loaded.attention(query, key, value, is_causal=True)
+        assert dict(counters["frames"]) == frames
+
+    def test_what_runs_after_a_call_that_raises_is_compiled(self):
+        def fails():
+            raise ValueError("no")
+
+        with pytest.raises(ValueError, match="no"):
+            frameworks.uncompiled(fails)()
+        graphs = []
+
+        def backend(graph, inputs):
+            graphs.append(graph)
+            return graph.forward
+
+        torch.compile(lambda x: x + 1, backend=backend)(torch.zeros(2))
+        assert len(graphs) == 1
+
+    def test_a_float_mask_that_differs_between_heads_is_refused(self):
+        alike = Case(mask=Mask(kind=MaskKind.FLOAT, shape=MaskShape.BATCH))
+        assert transformers_attention.flex_supports(alike) is None
+        other = Case(mask=Mask(kind=MaskKind.FLOAT, shape=MaskShape.HEADS))
+        assert "first head" in str(transformers_attention.flex_supports(other))
+
+    @pytest.mark.parametrize(
+        ("shape", "repeated"),
+        [(MaskShape.RANK_2, "batch"), (MaskShape.KEYS, "queries"), (MaskShape.QUERIES, "keys")],
+    )
+    def test_a_float_mask_that_is_repeated_is_refused_as_it_raises(self, shape, repeated):
+        case = Case(batch=2, heads=1, kv_heads=1, queries=2, keys=3, d_head=4, d_value=4)
+        case = case.but(mask=Mask(kind=MaskKind.FLOAT, shape=shape))
+        assert "not repeated" in str(transformers_attention.flex_supports(case))
+        once = case.but(**{repeated: 1})
+        assert transformers_attention.flex_supports(once) is None
+        loaded = implementations.load("gpt2_flex")
+        if loaded.unavailable():
+            pytest.skip(str(loaded.unavailable()))
+
+        def call(each):
+            sizes = {
+                MaskShape.RANK_2: (each.queries, each.keys),
+                MaskShape.KEYS: (each.batch, 1, 1, each.keys),
+                MaskShape.QUERIES: (each.batch, 1, each.queries, 1),
+            }[shape]
+            query = torch.randn(each.batch, 1, each.queries, 4)
+            key = torch.randn(each.batch, 1, each.keys, 4)
+            return loaded.attention(query, key, key, torch.zeros(sizes))
+
+        assert call(once).shape == (once.batch, 1, once.queries, 4)
+        with pytest.raises(IndexError):
+            call(case)
 
 
 class TestCallsThatReachTorch:

@@ -166,6 +166,14 @@ class TestCommand:
         assert result.exit_code == 2
         assert "gpt2_eager: not available here: no module transformers" in result.output
 
+    def test_findings_that_are_older_than_a_question_are_not_kept(self, record, tmp_path):
+        file = tmp_path / "out.json"
+        older = tuple(each for each in record.findings if each.question != "window")
+        file.write_text(written([replace(record, name="sdpa", findings=older)]), encoding="utf-8")
+        result = self.run("sdpa", "--file", file, "--keep")
+        assert result.exit_code == 2
+        assert "sdpa: its record is older than the questions window" in result.output
+
     @pytest.mark.slow
     def test_findings_are_added_to_a_file(self, tmp_path):
         file = tmp_path / "out.json"
