@@ -158,7 +158,7 @@ OVER_256_HEADS = Division(name="over 256 heads", batch=(8,), heads=((33, 11), (3
 
 DIVISIONS = (
     ONE_HEAD,
-    Division(name="a few heads", batch=(1, 2), heads=((2, 2), (2, 1), (3, 1)), work=1.5),
+    Division(name="a few heads", batch=(1, 1, 2), heads=((2, 2), (2, 1), (3, 1)), work=1.5),
     Division(name="wide groups", batch=(1, 2), heads=((8, 1), (12, 1), (16, 1), (18, 2))),
     Division(name="many heads", batch=(1, 2), heads=((32, 8), (40, 8), (32, 32), (64, 8))),
     Division(name="many requests", batch=(16, 17, 24), heads=((1, 1), (2, 2), (4, 1))),
@@ -229,7 +229,8 @@ def launches(
     makes = _Launches(kind, claimed, dtypes, dice, turns, device, is_aligned)
     start = dice.randrange(12)
     for (row, widths), (column, division) in product(enumerate(WIDTHS), enumerate(DIVISIONS)):
-        step = 1 if widths in COMMON_WIDTHS and kind.is_common else kind.step
+        is_usual = widths in COMMON_WIDTHS or division is ONE_HEAD
+        step = 1 if kind.is_common and is_usual else kind.step
         if (row + column + start) % step == 0:
             is_largest = kind.is_largest and (widths, division) == (WIDTHS[0], OVER_256_HEADS)
             work = LARGEST if is_largest else division.work
@@ -320,9 +321,8 @@ class _Launches:
             is_causal = turns.choose((True, False), kind.name)
             is_causal &= self.is_aligned or kind.queries is None
         quick = [dtype for dtype in self.dtypes if not _is_slow(dtype, self.device)]
-        dtypes = [*self.dtypes, *quick, *quick]
-        if division is ONE_HEAD and quick:
-            dtypes = quick
+        is_usual = widths in COMMON_WIDTHS or division is ONE_HEAD
+        dtypes = quick if quick and is_usual and not options else [*self.dtypes, *quick]
         dtype = dtype or turns.choose(dtypes, kind.name)
         mask = options.get("mask")
         if mask is not None and mask.kind is MaskKind.FLOAT and torch.finfo(dtype).bits == 16:

@@ -12,6 +12,7 @@ from jaxtyping import Int
 from attnspec.conformance.attention.call import Call
 from attnspec.conformance.attention.launches import KINDS, Kind, launches
 from attnspec.conformance.attention.layouts import lay_out
+from attnspec.conformance.attention.part import Part
 from attnspec.conformance.attention.subject import Subject
 from attnspec.conformance.attention.values import generator
 from attnspec.conformance.attention.workloads import Turns
@@ -140,10 +141,15 @@ def _sample(subject: Subject, case: Case, call: Call, limits: Limits) -> Sample:
     or a window may make one.
     """
     sample = Sample.of(subject, case, call, limits)
+    if case.backward and case.seed // 2 % 2:
+        # the last element and head, where a list of work ends, in every second call
+        batch, kv_heads = torch.tensor([case.batch - 1]), torch.tensor([case.kv_heads - 1])
+        part = Part.of(call, batch, kv_heads, subject.implementation.profile.grouping)
+        sample = replace(sample, part=part, few=part.call(call))
     if case.backward and may_have_empty_rows(case) and not empty_rows_are_zero(subject):
         return sample
-    batch, heads = sample.few.query.shape[:2]
-    count = max(4, limits.scores // max(1, batch * heads * case.keys))
+    heads = sample.few.query.shape[:2].numel()
+    count = max(4, limits.scores // max(1, heads * case.keys))
     return replace(sample, rows=_rows(case, count))
 
 
@@ -156,4 +162,5 @@ def _rows(case: Case, count: int) -> Int[torch.Tensor, " rows"]:
     at_an_end = every[(every + 1) % TILE <= 1]
     drawn = [each[torch.randperm(len(each), generator=dice)] for each in (at_an_end, every)]
     ends = torch.tensor([0, case.queries - 1])
-    return torch.cat([ends, drawn[0][: count // 2], drawn[1][: count // 2]]).unique()
+    rows: torch.Tensor = torch.cat([ends, *(each[: count // 2] for each in drawn)]).unique()
+    return rows

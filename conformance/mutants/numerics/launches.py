@@ -55,12 +55,12 @@ class GradientOfTheLastCall(Explicit):
         self.kept: dict[tuple[Any, ...], torch.Tensor] = {}
 
     def backward(self, saved: Saved, d_out: torch.Tensor, needed: tuple[bool, ...]) -> Gradients:
-        d_query, *others = super().backward(saved, d_out, needed)
+        d_query, d_key, d_value, d_mask = super().backward(saved, d_out, needed)
         if d_query is not None and d_query.shape[2] >= LONG:
             shape = (*d_query.shape, saved.key.shape[2], d_query.dtype)
             d_query = d_query + self.kept.get(shape, torch.zeros_like(d_query))
             self.kept[shape] = d_query
-        return d_query, *others
+        return d_query, d_key, d_value, d_mask
 
 
 @mistake(
