@@ -1,7 +1,6 @@
 """A task: one law to be tried on one subject, and subjects that are planned but not yet loaded."""
 
 import dataclasses
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -148,9 +147,10 @@ class Task:
 def shared(tasks: Sequence[Task], workers: int, *, stops: bool = False) -> list[Task]:
     """Order tasks so that workers end at the same time, and the first finds simple mistakes soon.
 
-    Each worker begins with an equal share, in this order, and then takes what others have left. So
-    a long law ends the shares that begin with the simple laws, and the other long laws open the
-    last share: at the end of the run, one worker would try them while the others are idle.
+    Each worker begins with an equal share, in this order, and then takes from the end of another's
+    share. So the long laws are dealt among the shares: at the end of each, behind the simple laws,
+    but at the beginning of the last one, whose end the other workers take. A worker with more of
+    them than others would try them while those are idle.
     If the first failure stops the run, the long laws come last instead, so that no worker begins
     with one.
 
@@ -167,10 +167,15 @@ def shared(tasks: Sequence[Task], workers: int, *, stops: bool = False) -> list[
     others = [task for task in tasks if not task.law.is_long]
     if stops:
         return [*others, *long]
-    of_first_law = sum(task.law is long[0].law for task in long)
-    start_of_last = len(tasks) - math.ceil(len(tasks) / workers)
-    place = max(0, start_of_last - of_first_law)
-    return [*others[:place], *long, *others[place:]]
+    laws = list(dict.fromkeys(task.law for task in long))
+    ordered: list[Task] = []
+    for share in range(workers):
+        count = (len(tasks) - len(ordered)) // (workers - share)
+        its = [task for task in long if laws.index(task.law) % workers == share]
+        room = max(0, count - len(its))
+        simple, others = others[:room], others[room:]
+        ordered += [*its, *simple, *others] if share == workers - 1 else [*simple, *its]
+    return ordered
 
 
 def tasks(

@@ -25,16 +25,29 @@ def shares(items: list[Task], workers: int) -> list[list[Task]]:
 
 @pytest.mark.parametrize("workers", [2, 3, 4])
 @pytest.mark.parametrize("targets", [["eager"], ["eager", "sdpa"]])
-def test_long_laws_open_the_last_share_and_one_ends_the_share_before(targets, workers):
+def test_long_laws_are_dealt_among_the_shares(targets, workers):
     before = planned(*targets)
     items = shared(before, workers)
     assert sorted(each.id for each in items) == sorted(each.id for each in before)
-    *_, previous, last = shares(items, workers)
-    long = [each.id for each in before if each.law.is_long]
-    ahead = len(targets)
-    assert [each.id for each in previous[-ahead:]] == long[:ahead]
-    assert [each.id for each in last[: len(long) - ahead]] == long[ahead:]
+    laws_of_shares = [
+        [each.law.name for each in share if each.law.is_long] for share in shares(items, workers)
+    ]
+    counts = [len(set(names)) for names in laws_of_shares]
+    assert max(counts) - min(counts) <= 1
+    assert sum(counts) == len({each.law.name for each in before if each.law.is_long})
+    *earlier, last = shares(items, workers)
+    assert all(share[-1].law.is_long for share in earlier)
+    assert last[0].law.is_long
+    assert not last[-1].law.is_long
     assert items[0].id == before[0].id  # a simple mistake is found by the first law
+
+
+def test_two_workers_divide_the_laws_of_gradients_from_the_others():
+    ends, begins = shares(shared(planned("eager"), 2), 2)
+    forward = {each.law.name for each in ends if each.law.clauses[0].startswith("NUM-")}
+    backward = {each.law.name for each in begins if each.law.is_long}
+    assert {"every-two-regimes-equal-the-definition"} <= forward
+    assert {"gradients-in-every-two-regimes-equal-the-definition"} <= backward
 
 
 def test_the_order_stays_for_one_worker_and_where_no_law_is_long():
