@@ -208,7 +208,7 @@ class Values(StrEnum):
     DENORMAL = "denormal"
     """Values below the smallest normal number of the dtype."""
     NEEDLES = "needles"
-    """Each query has about half of its weight on one key, if it may read it: by turns the first
+    """Each query has about half of its weight on one key, if it may read it: at random the first
     one, its own, the next one, the last of the tile before, or any."""
 
 

@@ -85,10 +85,8 @@ WIDTHS = ((64,), (128,), (32, 40, 48), (72, 80, 96), (160, 192, 144), (256, 256,
 COMMON_WIDTHS = WIDTHS[:2]
 """The widths of most models."""
 
-CONTENTS = (
-    *(Values.NEEDLES, Values.PEAKED, Values.NEEDLES, Values.CLIMBING),
-    *(Values.NEEDLES, Values.OFFSET, Values.NORMAL, Values.PLATEAU),
-)
+CONTENTS = (*[Values.NEEDLES] * 7, Values.PEAKED, Values.CLIMBING, Values.PLATEAU)
+"""Contents of launches by turns; other ones hide mistakes where scores are stored in 16 bits."""
 
 
 @dataclass(frozen=True, kw_only=True)
