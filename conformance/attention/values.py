@@ -172,35 +172,39 @@ def needles(case: Case) -> Int64[torch.Tensor, "heads queries"]:
     the next one, counted from either end of the keys, and the last one of the tile before. Turns
     would give the rows at the end of a tile the same kind each.
     """
-    query = torch.arange(case.queries).expand(case.heads, -1)
+    shape = (case.heads, case.queries)
+    drawn = torch.randint(8 * max(case.keys, 1), shape, generator=generator(case.seed, "needles"))
+    query, place = torch.arange(case.queries).expand(shape), drawn // 8
     own = query + case.keys - case.queries
-    dice = generator(case.seed, "needles")
-    drawn = torch.rand(case.heads, case.queries, generator=dice)
     candidates = torch.stack(
         [
             torch.zeros_like(query),
+            torch.full_like(query, case.keys - 1),
+            query,
+            query + 1,
             own,
             own + 1,
             query // 64 * 64 - 1,
-            (drawn * case.keys).long(),
-            query + case.seed % 2,
-            (drawn * (own + 1).clamp(min=1)).long(),
-            torch.full_like(query, case.keys - 1),
+            place,
         ]
     )
-    kind = torch.randint(len(candidates), (1, case.heads, case.queries), generator=dice)
-    return candidates.gather(0, kind)[0].clamp(0, max(case.keys - 1, 0))
+    return candidates.gather(0, drawn[None] % 8)[0].clamp(0, max(case.keys - 1, 0))
+
+
+def needle_factor(case: Case) -> float:
+    """Return the factor of a key of d numbers whose score outweighs all others; 0 for none."""
+    scale = case.d_head**-0.5 if case.scale is None and case.d_head else case.scale or 0.0
+    if not (scale and case.d_head and case.keys):
+        return 0.0
+    return sign(case) * (math.log(case.keys) + 1) / (abs(scale) * case.d_head)
 
 
 def _needles(case: Case, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Tensors:
-    scale = case.d_head**-0.5 if case.scale is None and case.d_head else case.scale or 0.0
-    if not (scale and case.d_head and case.keys):
+    factor = needle_factor(case)
+    if not factor:
         return q, k, v
-    # a key of d numbers has the score a·scale·d with a·k, which must outweigh all others together
-    factor = (math.log(case.keys) + 1) / (abs(scale) * case.d_head)
     head = torch.arange(case.heads) // max(1, case.heads // max(1, case.kv_heads))
-    chosen = k[:, head[:, None], needles(case)]
-    return sign(case) * factor * chosen + 0.05 * q, k, v
+    return factor * k[:, head[:, None], needles(case)] + 0.05 * q, k, v
 
 
 _FAMILIES: dict[Values, Callable[..., Tensors]] = {

@@ -9,6 +9,7 @@ from attnspec.conformance.attention.inputs import attention_mask
 from attnspec.conformance.attention.values import (
     RAMPS,
     level,
+    needle_factor,
     seed_of,
     sign,
     spread,
@@ -62,6 +63,8 @@ def drawings_of(name: str, shape: tuple[int, ...], case: Case) -> Iterator[str]:
     if family is Values.CANCELLATION and name == "value":
         ones = f"torch.where(torch.arange({keys}) % 2 == 0, 1.0, -1.0).to(torch.float64)"
         yield f"1000.0 * {ones}[:, None] + {normal}"
+    if family is Values.NEEDLES and name == "query":
+        yield f"{_needles(case)} + 0.05 * {normal}"
     if family is Values.TINY:
         yield f"1e-3 * {normal}"
     if family is Values.PLATEAU and name in ("query", "key"):
@@ -72,6 +75,22 @@ def drawings_of(name: str, shape: tuple[int, ...], case: Case) -> Iterator[str]:
         yield f"32 + 8 * {normal}.abs()"
     if family is Values.DENORMAL and name == "value":
         yield f"{normal} * {torch.finfo(case.dtype).smallest_normal / 8!r}"
+
+
+def _needles(case: Case) -> str:
+    """Return the code of the keys that the queries of a case point at, times their factor."""
+    queries, keys, shape = case.queries, case.keys, (case.heads, case.queries)
+    keys_drawn = _normal(case, "key", (case.batch, case.kv_heads, keys, case.d_head))
+    head = f"torch.arange({case.heads})[:, None] // {max(1, case.heads // max(1, case.kv_heads))}"
+    generator = f"torch.Generator().manual_seed({seed_of(case.seed, 'needles')})"
+    places = f"0 * i, 0 * i + {keys - 1}, i, i + 1, i + {keys - queries}, i + {keys - queries + 1}"
+    needles = (
+        f"(r := torch.randint({8 * max(keys, 1)}, {shape}, generator={generator}), "
+        f"i := torch.arange({queries}).expand({shape}), "
+        f"torch.stack([{places}, i // 64 * 64 - 1, r // 8])"
+        f".gather(0, r[None] % 8)[0].clamp(0, {max(keys - 1, 0)}))[-1]"
+    )
+    return f"{needle_factor(case)!r} * {keys_drawn}[:, {head}, {needles}]"
 
 
 def _normal(case: Case, purpose: str, shape: tuple[int, ...]) -> str:
