@@ -193,7 +193,7 @@ def needles(case: Case) -> Int64[torch.Tensor, "heads queries"]:
 
 def needle_factor(case: Case) -> float:
     """Return the factor of a key of d numbers whose score outweighs all others; 0 for none."""
-    scale = case.d_head**-0.5 if case.scale is None and case.d_head else case.scale or 0.0
+    scale: float = case.d_head**-0.5 if case.scale is None and case.d_head else case.scale or 0.0
     if not (scale and case.d_head and case.keys):
         return 0.0
     return sign(case) * (math.log(case.keys) + 1) / (abs(scale) * case.d_head)
