@@ -164,11 +164,14 @@ DIVISIONS = (
 )
 """The divisions of the work."""
 
-SEQUENCES = (
-    *("one call", "again", "one call", "after a multiple of a tile"),
-    *("one call", "one call", "after a shorter one", "one call"),
-)
-"""What precedes a call of the same shape or nearly: a kernel may keep what it has computed."""
+ONCE, AGAIN = "one call", "again"
+AFTER_A_MULTIPLE, AFTER_A_SHORTER = "after a multiple of a tile", "after a shorter one"
+SEQUENCES = (ONCE, AGAIN, ONCE, AFTER_A_MULTIPLE, ONCE, ONCE, AFTER_A_SHORTER, ONCE)
+"""The calls before one of the same shape, or nearly: a kernel may keep what it has computed."""
+
+
+def _scores_of(case: Case) -> int:
+    return case.batch * case.heads * case.queries * case.keys
 
 
 def work_of(case: Case) -> float:
@@ -176,7 +179,7 @@ def work_of(case: Case) -> float:
     costs = BACKWARD if case.backward else FORWARD
     channels = case.d_head + case.d_value
     is_slow = _is_slow(case.dtype, case.device)
-    scores = case.batch * case.heads * case.queries * case.keys
+    scores = _scores_of(case)
     numbers = case.batch * (case.heads * case.queries + case.kv_heads * case.keys) * channels
     judged = case.heads // case.kv_heads * case.keys * channels
     return (
@@ -189,11 +192,10 @@ def work_of(case: Case) -> float:
 
 def is_affordable(case: Case, work: float) -> bool:
     """Return whether a call takes at most some work, and memory as any launch."""
-    scores = case.batch * case.heads * case.queries * case.keys
     numbers = case.batch * case.kv_heads * case.keys * (case.d_head + case.d_value)
     return (
         work_of(case) <= work
-        and scores <= SCORES / (COPIES if case.backward else 1)
+        and _scores_of(case) <= SCORES / (COPIES if case.backward else 1)
         and numbers <= NUMBERS
         and max(case.queries, case.keys) <= LONGEST
     )
@@ -211,8 +213,10 @@ def launches(
 ) -> Iterator[list[Case]]:
     """Yield the launches of a kind, each a sequence of one to three calls that follow one another.
 
-    Widths meet divisions, common ones in every run and others in every third one, and options both
-    in every third one. Groups and the causal flag are left out if not claimed.
+    The common widths of common kinds, and one head of every width, meet each division in every run,
+    other widths in every `step`-th one. Each option by itself meets half of the divisions in common
+    kinds and a quarter in others, pairs of options half as many. Groups and the causal flag are
+    left out if not claimed.
 
     Args:
         kind: the kind.
@@ -220,15 +224,14 @@ def launches(
         dtypes: the claimed storage types, which take turns.
         dice: draws sizes.
         turns: choose everything else.
-        device: where the calls are made.
+        device: the device of the calls.
         is_aligned: whether the causal flag lets the last query read the last key; if it does not,
             it is not set where there are few queries, which would read few keys.
     """
     makes = _Launches(kind, claimed, dtypes, dice, turns, device, is_aligned)
     start = dice.randrange(12)
     for (row, widths), (column, division) in product(enumerate(WIDTHS), enumerate(DIVISIONS)):
-        is_usual = widths in COMMON_WIDTHS or division is ONE_HEAD
-        step = 1 if kind.is_common and is_usual else kind.step
+        step = 1 if kind.is_common and _is_usual(widths, division) else kind.step
         if (row + column + start) % step == 0:
             is_largest = kind.is_largest and (widths, division) == (WIDTHS[0], OVER_256_HEADS)
             work = LARGEST if is_largest else division.work
@@ -269,7 +272,7 @@ class _Launches:
     ) -> list[Case]:
         """Return the calls of a launch, or none if the least one is too large."""
         kind, dice, turns = self.kind, self.dice, self.turns
-        sequence = SEQUENCES[0]
+        sequence = ONCE
         if division is not ONE_HEAD and work < LARGEST:
             sequence = turns.choose(SEQUENCES, (kind.name, bool(options)))
         case = self.smallest(widths, division, options, dtype)
@@ -283,21 +286,21 @@ class _Launches:
                 return case.but(queries=length, keys=few)
             return case.but(queries=max(1, round(share * length)), keys=length)
 
-        calls = 1 if sequence == "one call" else 2
+        calls = 1 if sequence == ONCE else 2
         length = _largest(lambda length: is_affordable(of_length(length), WORK * work / calls))
         length -= dice.randrange(max(1, length // 32))
-        is_multiple = sequence == SEQUENCES[3] or turns.choose((True, False), kind.name)
+        is_multiple = sequence == AFTER_A_MULTIPLE or turns.choose((True, False), kind.name)
         if is_multiple and work < LARGEST:
             tile = next(tile for tile in TILES if tile <= max(1, length))
             length = length // tile * tile
         if case.window is not None and turns.choose((True, False), "side of a window"):
             case = case.but(window=(length // 2, case.window[1]))
         lengths = [length]
-        if sequence == "again":
+        if sequence == AGAIN:
             lengths = [length, length]
-        elif sequence == "after a multiple of a tile":
+        elif sequence == AFTER_A_MULTIPLE:
             lengths = [length, max(1, length - dice.randrange(1, BESIDE))]
-        elif sequence == "after a shorter one":
+        elif sequence == AFTER_A_SHORTER:
             lengths = [length, max(1, round(SHORTER * length)), length]
         return [of_length(each).but(seed=dice.randrange(2**16)) for each in lengths if each]
 
@@ -319,8 +322,8 @@ class _Launches:
             is_causal = turns.choose((True, False), kind.name)
             is_causal &= self.is_aligned or kind.queries is None
         quick = [dtype for dtype in self.dtypes if not _is_slow(dtype, self.device)]
-        is_usual = widths in COMMON_WIDTHS or division is ONE_HEAD
-        dtypes = quick if quick and is_usual and not options else [*self.dtypes, *quick]
+        is_long = _is_usual(widths, division) and not options
+        dtypes = quick if quick and is_long else [*self.dtypes, *quick]
         dtype = dtype or turns.choose(dtypes, kind.name)
         mask = options.get("mask")
         if mask is not None and mask.kind is MaskKind.FLOAT and torch.finfo(dtype).bits == 16:
@@ -343,6 +346,11 @@ class _Launches:
             values=turns.choose(CONTENTS, kind.name),
             **options,
         )
+
+
+def _is_usual(widths: tuple[int, ...], division: Division) -> bool:
+    """Return whether launches are common ones, or the longest ones of their width."""
+    return widths in COMMON_WIDTHS or division is ONE_HEAD
 
 
 def _largest(fits: Callable[[int], bool]) -> int:

@@ -22,7 +22,7 @@ class Growth(StrEnum):
     CONTEXT = "context"
     """More tokens than the context of the released models."""
     LAYERS = "layers"
-    """As many layers as the middle one of the released models."""
+    """The layers of the second released model, 24 of them."""
     ROWS = "rows"
     """Several rows of more tokens than a tile of 128."""
     BATCH = "batch"

@@ -129,32 +129,34 @@ def _clauses_and_subjects(records: Sequence[Record]) -> str:
 
 def figures(records: Sequence[Record]) -> list[str]:
     """Return a line for each figure, with the largest value of each implementation."""
+    return [
+        f"{name}: " + ", ".join(f"{subject} {value:.2g}" for subject, value in row.items())
+        for name, row in _largest_figures(records).items()
+        if not name.startswith(LONGEST)
+    ]
+
+
+def _largest_figures(records: Sequence[Record]) -> dict[str, dict[str, float]]:
+    """Return the largest value of each figure, by its name and the implementation."""
     largest: dict[str, dict[str, float]] = {}
     for record in records:
         for name, value in record.figures.items():
-            if name.startswith(LONGEST):
-                continue
             row = largest.setdefault(name, {})
             row[record.subject] = max(value, row.get(record.subject, value))
-    return [
-        f"{name}: " + ", ".join(f"{subject} {value:.2g}" for subject, value in row.items())
-        for name, row in largest.items()
-    ]
+    return largest
 
 
 def _longest_calls(records: Sequence[Record]) -> list[str]:
     """Return a line for each subject of attention: how long its longest calls were."""
-    longest: dict[str, dict[str, float]] = {}
-    for record in records:
-        for name, value in record.figures.items():
-            if name.startswith(LONGEST):
-                row = longest.setdefault(record.subject, {})
+    calls: dict[str, list[str]] = {}
+    for name, row in sorted(_largest_figures(records).items(), reverse=True):
+        if name.startswith(LONGEST):
+            for subject, value in row.items():
                 kind = name.removeprefix(LONGEST)
-                row[kind] = max(value, row.get(kind, value))
+                calls.setdefault(subject, []).append(f"{value:.0f} {kind}")
+    subjects = dict.fromkeys(record.subject for record in records)
     return [
-        f"longest calls: {subject}: "
-        + ", ".join(f"{value:.0f} {kind}" for kind, value in sorted(row.items(), reverse=True))
-        for subject, row in longest.items()
+        f"longest calls: {each}: {', '.join(calls[each])}" for each in subjects if each in calls
     ]
 
 
