@@ -30,7 +30,7 @@ class Growth(StrEnum):
     CHANNELS = "channels"
     """Two layers of the width of the smallest released model."""
     IDS = "ids"
-    """The vocabulary of the released models, on more tokens than a tile of 64 or of 256."""
+    """The vocabulary of the released models, on more tokens than a tile of 64."""
 
 
 WIDTH = 128
@@ -100,14 +100,13 @@ def grown(case: ModelCase, growths: Collection[Growth], dice: random.Random) -> 
         Growth.ROWS: {"length": dice.randint(129, 140), "batch": dice.choice((4, 5))},
         Growth.BATCH: {"length": dice.randint(17, 40), "batch": dice.randint(12, 17)},
         Growth.CHANNELS: {"length": dice.randint(5, 17), "n_layer": 2},
-        Growth.IDS: {"length": dice.choice((65, 68, 70, 257)), "vocab_size": MANY_IDS},
+        Growth.IDS: {"length": dice.randint(65, 70), "vocab_size": MANY_IDS},
     }
     if len(growths) > 1:
         # two at once take long, so that everything else stays small
         sizes[Growth.TOKENS] = {"length": dice.randint(257, 262)}
         sizes[Growth.CONTEXT] = {"length": dice.randint(513, 520)}
         sizes[Growth.LAYERS] |= {"batch": 1, "n_layer": 6}
-        sizes[Growth.IDS]["length"] = dice.randint(65, 70)
         sizes[Growth.ROWS] |= {"length": dice.randint(129, 132), "batch": 4}
         case = case.but(batch=min(case.batch, 2))
     larger: dict[str, Any] = {}
@@ -142,16 +141,18 @@ def grown_cases(law: str, pinned: Sequence[ModelCase], seed: int, count: int) ->
     ]
     if law in SMALL_BY_NATURE or not small:
         return []
-    # a third of the laws meet many tokens, a sixth each of the others
-    growths = list(dict.fromkeys([dice.choice((Growth.TOKENS, *Growth)), *Growth]))
     if law in OF_TWO_SIZES:
         growths, count = dice.sample(list(Growth), len(Growth)), count * MORE_OF_EVERYTHING
+    else:
+        # a third of the laws meet many tokens; the longest ones take those that call often minutes
+        others = [growth for growth in Growth if growth is not Growth.CONTEXT]
+        growths = list(dict.fromkeys([dice.choice((Growth.TOKENS, *others)), *others]))
     chosen: list[tuple[Growth, ...]] = []
     for growth in growths[:count]:
         pairs = [(growth, each) for each in growths if each is not growth]
-        others = [pair for pair in pairs if pair[::-1] not in chosen]
+        unlike = [pair for pair in pairs if pair[::-1] not in chosen]
         is_of_two = not chosen if law in OF_TWO_SIZES else dice.random() < SHARE_OF_TWO
-        chosen.append(dice.choice(others) if is_of_two and others else (growth,))
+        chosen.append(dice.choice(unlike) if is_of_two and unlike else (growth,))
     large = [grown(dice.choice(small), each, dice) for each in chosen]
     if law == GRADIENTS:
         large = [case.but(n_layer=min(case.n_layer, 6)) for case in large]
