@@ -19,8 +19,6 @@ class Growth(StrEnum):
 
     TOKENS = "tokens"
     """More tokens than a tile of 512."""
-    CONTEXT = "context"
-    """More tokens than the context of the released models."""
     LAYERS = "layers"
     """The layers of the second released model, 24 of them."""
     ROWS = "rows"
@@ -95,7 +93,6 @@ def grown(case: ModelCase, growths: Collection[Growth], dice: random.Random) -> 
         spreads = SPREADS | {"initializer_range": SPREAD}
     sizes: dict[Growth, dict[str, Any]] = {
         Growth.TOKENS: {"length": dice.randint(513, 540), "n_layer": dice.choice((1, 2))},
-        Growth.CONTEXT: {"length": dice.randint(1025, 1110)},
         Growth.LAYERS: {"length": dice.randint(33, 40), "n_layer": 24, "batch": 2},
         Growth.ROWS: {"length": dice.randint(129, 140), "batch": dice.choice((4, 5))},
         Growth.BATCH: {"length": dice.randint(17, 40), "batch": dice.randint(12, 17)},
@@ -105,7 +102,6 @@ def grown(case: ModelCase, growths: Collection[Growth], dice: random.Random) -> 
     if len(growths) > 1:
         # two at once take long, so that everything else stays small
         sizes[Growth.TOKENS] = {"length": dice.randint(257, 262)}
-        sizes[Growth.CONTEXT] = {"length": dice.randint(513, 520)}
         sizes[Growth.LAYERS] |= {"batch": 1, "n_layer": 6}
         sizes[Growth.ROWS] |= {"length": dice.randint(129, 132), "batch": 4}
         case = case.but(batch=min(case.batch, 2))
@@ -144,9 +140,8 @@ def grown_cases(law: str, pinned: Sequence[ModelCase], seed: int, count: int) ->
     if law in OF_TWO_SIZES:
         growths, count = dice.sample(list(Growth), len(Growth)), count * MORE_OF_EVERYTHING
     else:
-        # a third of the laws meet many tokens; the longest ones take those that call often minutes
-        others = [growth for growth in Growth if growth is not Growth.CONTEXT]
-        growths = list(dict.fromkeys([dice.choice((Growth.TOKENS, *others)), *others]))
+        # two sevenths of the laws meet many tokens, a seventh each of the others
+        growths = list(dict.fromkeys([dice.choice((Growth.TOKENS, *Growth)), *Growth]))
     chosen: list[tuple[Growth, ...]] = []
     for growth in growths[:count]:
         pairs = [(growth, each) for each in growths if each is not growth]

@@ -48,7 +48,6 @@ def test_switches_and_unused_positions_stay(case, growth):
 def has_grown(case, growth):
     return {
         Growth.TOKENS: case.length > 256,
-        Growth.CONTEXT: case.length > 512,
         Growth.LAYERS: case.n_layer > 5 and case.length > 32,
         Growth.BATCH: case.batch > 11,
         Growth.ROWS: case.batch > 3 and case.length > 128,
