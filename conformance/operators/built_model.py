@@ -1,7 +1,7 @@
 """The subject of laws about a model that a function builds: BERT and the encoder-decoder."""
 
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Any, ClassVar, Protocol
@@ -209,24 +209,29 @@ class BuiltModelSubject(OperatorSubject):
 
         Raises:
             NotClaimed: if the bounds are wider than the gradients.
+            Explained: naming what a wrong model does, if its results are wrong too.
             Violation: naming the first gradient that is wrong.
         """
         weights, inputs = case.draw_parameters(), case.draw()
         got = self.gradients(case, weights, inputs)
-        is_evidence = True
-        # the head first, where a wrong gradient begins
-        for name, allowed in self.expect_gradients(case, weights, inputs).items():
-            check_close(
-                got[name],
-                allowed.value,
-                allowed.bound,
-                what=f"gradient of {name}",
-                message="a gradient is wrong",
-                axes=("row", "channel")[-allowed.value.dim() :],
-            )
-            largest = float(allowed.value.abs().max())
-            # the gradient of the keys' biases is zero, and no row of an unused table has one
-            is_evidence &= largest < 1e-9 or float(allowed.bound.max()) < largest / 2
+        expected = self.expect_gradients(case, weights, inputs)
+        with self.explained(case, weights, inputs):
+            # the head first, where a wrong gradient begins
+            for name, allowed in expected.items():
+                check_close(
+                    got[name],
+                    allowed.value,
+                    allowed.bound,
+                    what=f"gradient of {name}",
+                    message="a gradient is wrong",
+                    axes=("row", "channel")[-allowed.value.dim() :],
+                )
+        # the gradient of the keys' biases is zero, and no row of an unused table has one
+        is_evidence = all(
+            (largest := float(allowed.value.abs().max())) < 1e-9
+            or float(allowed.bound.max()) < largest / 2
+            for allowed in expected.values()
+        )
         if not is_evidence:
             raise NotClaimed("the bound of these gradients is wider than the gradients")
 
@@ -252,17 +257,28 @@ class BuiltModelSubject(OperatorSubject):
         """
         expected = self.expect(case, weights, inputs)
         got = self.call_case(case, weights, inputs)
-        run = self.last_model
         judged = {name: each for name, each in expected.items() if name.startswith(only)}
-        try:
+        with self.explained(case, weights, inputs):
             self.check_results(got, judged, inputs, message)
+        return got
+
+    @contextmanager
+    def explained(self, case: Any, weights: Weights, inputs: Inputs) -> Iterator[None]:
+        """Name the cause of a wrong result or gradient; a failure shows the call that was judged.
+
+        Raises:
+            Explained: naming what a wrong model does, if there is a name for it.
+            Violation: of the comparison, if there is none.
+        """
+        run = self.last_model
+        try:
+            yield
         except Violation as error:
             cause = self.cause(case, weights, inputs) if self.explains else ""
             self.last_model = run
             if cause:
                 raise Explained(cause, error.mismatch) from None
             raise
-        return got
 
     def check_results(
         self,

@@ -108,3 +108,12 @@ def test_an_encoder_decoder_is_judged_with_its_stages(tmp_path):
 def test_an_unknown_architecture_is_refused():
     result = CliRunner().invoke(app, ["check-model", "it.py:build", "--architecture", "lstm"])
     assert result.exit_code == 2
+
+
+def test_wrong_gradients_of_a_wrong_model_name_the_stage():
+    """With several workers, `-x` stops at the law that fails first, whichever that is."""
+    target = f"{EXAMPLES / 'student_transformer.py'}:build"
+    options = ["--architecture", "encoder_decoder", "--laws", "CRS-21", "-n", "1"]
+    result = CliRunner().invoke(app, ["check-model", target, *options])
+    assert result.exit_code == 1, result.output
+    assert f"Found     {OF_TRANSFORMER[0][2]}" in result.output
