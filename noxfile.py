@@ -115,7 +115,14 @@ KEPT_BY_JAX = {
     "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
 }
 """Workers share what JAX compiles, which takes two thirds of a first run, and runs keep it."""
-SETTINGS = {"triton": {"TRITON_INTERPRET": "1"}, "jax": KEPT_BY_JAX, "flax": KEPT_BY_JAX}
+KEPT_BY_TORCH = {"TORCHINDUCTOR_CACHE_DIR": str(ROOT / ".nox" / "inductor_cache")}
+"""Code for one shape takes three seconds to compile, and a tenth of a second if it is kept."""
+SETTINGS = {
+    "torch": KEPT_BY_TORCH,
+    "triton": {"TRITON_INTERPRET": "1"},
+    "jax": KEPT_BY_JAX,
+    "flax": KEPT_BY_JAX,
+}
 """Environment variables of the sessions of a library: Triton's interpreter needs no GPU."""
 REGISTERED = """
 import sys
