@@ -3,7 +3,8 @@
 torch specializes compiled code to sizes 0 and 1, to equal sizes and to strides. Here a compiled
 function receives contiguous tensors whose sizes are two at least, padded with zeros, so that there
 is one variant per storage type, with and without gradients; each is compiled before its first use
-on sizes that all differ. To compile it anew is an error.
+on sizes that all differ. A sum over more than 4 096 channels has code of its own, and is compiled
+when it is met. More variants than `VARIANTS` are an error.
 """
 
 import warnings
@@ -60,17 +61,24 @@ class Core:
                 for x in arguments[: self._floating]
             ]
         limits = {"recompile_limit": VARIANTS, "fail_on_recompile_limit_hit": True}
-        with torch._dynamo.config.patch(limits), torch.set_grad_enabled(has_gradient):
+        with (
+            torch._dynamo.config.patch(limits),
+            torch.set_grad_enabled(has_gradient),
+            warnings.catch_warnings(),
+        ):
+            # the compiler warns of its own imports and of arguments that are no leaves, whenever
+            # it compiles a variant, which a caller cannot change
+            warnings.simplefilter("ignore")
             return self._compiled(*floating, *arguments[self._floating :])
 
     def _prime(self, dtype: torch.dtype, has_gradient: bool) -> None:
         """Compile a variant, so that torch assumes no equal sizes."""
         floating = [torch.ones(shape, dtype=dtype) for shape in self._shapes[: self._floating]]
-        with warnings.catch_warnings():
-            # the compiler warns of its own imports, which a caller cannot change
-            warnings.simplefilter("ignore")
-            out = self._enter((*floating, *self._shapes[self._floating :]), has_gradient)
-            if has_gradient:
+        out = self._enter((*floating, *self._shapes[self._floating :]), has_gradient)
+        if has_gradient:
+            with warnings.catch_warnings():
+                # the backward pass is compiled here, with the warnings that `_enter` ignores
+                warnings.simplefilter("ignore")
                 out.sum().backward()
 
 
