@@ -115,7 +115,7 @@ def test_a_mistake_is_named_by_its_clause_on_a_small_case(tmp_path, mistake, cla
         (["check", "eager", "--weights", "no/such/weights"], "no/such/weights"),
         (["check", "eager", "--effort", "heroic"], "heroic"),
         (["explain", "ATT-999"], "no clause 'ATT-999'"),
-        (["explain", "XYZ-1"], "there are ACT, ATT"),
+        (["explain", "XYZ-1"], "there are ACT, ADD, ATT"),
     ],
 )
 def test_what_cannot_be_understood_is_one_error_that_names_it(arguments, told):

@@ -1,6 +1,7 @@
 """Regimes of operators with axes of their own: every class and pair is called and judged."""
 
 import importlib
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Any
@@ -9,6 +10,7 @@ import pytest
 from trying import judged_count
 
 from attnspec.conformance.comparison.violation import Violation
+from attnspec.conformance.diagnosis.torch_products import MendedProducts
 from attnspec.conformance.laws.law import registered
 from attnspec.conformance.mutants.bases import experts, gated_mlp, packed, paged, rotary
 from attnspec.conformance.mutants.bases.wrong_at_rows import wrong_at
@@ -23,6 +25,7 @@ from attnspec.conformance.operators.subjects import subject_of_operator
 from attnspec.conformance.report.record import Outcome
 from attnspec.conformance.runner.check import check
 from attnspec.conformance.runner.effort import Effort
+from attnspec.implementations.cpu_products import rows_are_apart
 
 for chapter in (
     *("rotary.gradients", "gated_mlp.definition", "experts.router", "experts.definition"),
@@ -202,8 +205,10 @@ APART = {
 @pytest.mark.parametrize("operator", OPERATORS)
 def test_the_design_covers_every_pair_that_can_meet(operator):
     of = OPERATORS[operator]
-    record = check(registered()[of.law], subject_of_operator(of.correct), Effort.STANDARD)
-    assert record.outcome is Outcome.PASSED
+    # the operands lie between NaN, which torch's products read on some CPUs
+    with MendedProducts() if rows_are_apart() is None else nullcontext():
+        record = check(registered()[of.law], subject_of_operator(of.correct), Effort.STANDARD)
+    assert record.outcome is Outcome.PASSED, record.message
     assert record.coverage["missing"] == []
     axes = of.regimes.AXES.values()
     every = {
