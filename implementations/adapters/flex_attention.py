@@ -52,8 +52,9 @@ def from_flex_attention(function: Callable[..., Any]) -> Callable[..., Any]:
     ) -> Any:
         mask = None
         if attn_mask is not None:
-            mask = of_rank_4(attn_mask).expand(*query.shape[:3], key.shape[2])
+            mask = _written_out(of_rank_4(attn_mask).expand(*query.shape[:3], key.shape[2]))
         is_bool = mask is not None and mask.dtype == torch.bool
+        slopes = None if alibi_slopes is None else _written_out(alibi_slopes)
         keywords: dict[str, Any] = {"scale": scale, "enable_gqa": enable_gqa}
         if return_lse:
             from torch.nn.attention.flex_attention import AuxRequest
@@ -63,13 +64,21 @@ def from_flex_attention(function: Callable[..., Any]) -> Callable[..., Any]:
             query,
             key,
             value,
-            score_mod=_score_mod(None if is_bool else mask, softcap, alibi_slopes, query),
+            score_mod=_score_mod(None if is_bool else mask, softcap, slopes, query),
             block_mask=_block_mask(query, key, mask if is_bool else None, is_causal, window),
             **keywords,
         )
         return (result[0], result[1].lse) if return_lse else result
 
     return limited(attention, names, function)
+
+
+def _written_out(numbers: torch.Tensor) -> torch.Tensor:
+    """Return a tensor with memory for each number if all of them are one number in memory.
+
+    torch 2.13 does not compile code that reads such a tensor: docs/findings/flex_attention.md.
+    """
+    return numbers if any(numbers.stride()) else numbers.contiguous()
 
 
 def _score_mod(

@@ -63,11 +63,16 @@ class TestFlexAttention:
     def test_a_mask_in_float64_is_misread(self):
         assert run("flex_attention.md", 5) == (["True", "False"], 0), FIXED
 
-    def test_a_strided_block_mask_does_not_compile(self):
-        assert run("flex_attention.md", 6) == (["right", "True"], 0), FIXED
+    def test_masks_of_every_second_number_and_of_one_number_do_not_compile(self):
+        assert run("flex_attention.md", 6) == (["right True True"] * 2, 0), FIXED
+
+    def test_one_tensor_as_two_arguments_raises_after_a_block_mask(self):
+        printed, status = run("flex_attention.md", 7)
+        assert status == 0
+        assert printed == ["'NoneType' object has no attribute 'q_indices'", "right"], FIXED
 
     def test_a_block_mask_of_padded_queries_does_not_compile(self):
-        assert run("flex_attention.md", 7) == (["right", "right", "True"], 0), FIXED
+        assert run("flex_attention.md", 8) == (["right", "right", "True"], 0), FIXED
 
 
 class TestTransformers:

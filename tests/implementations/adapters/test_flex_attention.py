@@ -79,3 +79,26 @@ def test_a_kernel_that_exchanges_query_and_key_fails():
 def test_a_kernel_without_these_functions_is_refused():
     with pytest.raises(TypeError, match="no parameter score_mod, block_mask"):
         from_flex_attention(lambda query, key, value, scale, enable_gqa: query)
+
+
+def test_masks_and_slopes_of_one_number_are_written_out():
+    """PyTorch 2.13 compiles no code that reads a tensor without any stride."""
+    read = []
+
+    def reading(query, key, value, *, score_mod, block_mask, scale, enable_gqa):
+        kept = [cell.cell_contents for cell in score_mod.__closure__]
+        read.extend(each for each in kept if isinstance(each, torch.Tensor))
+        return by_pairs(query, key, value, score_mod=score_mod)
+
+    query, key, value = torch.randn(3, 2, 2, 3, 4).unbind()
+    bias, slopes = torch.full((1, 1, 1, 1), 0.5), torch.full((1,), 0.25).expand(2)
+    out = from_flex_attention(reading)(query, key, value, attn_mask=bias, alibi_slopes=slopes)
+    assert {tuple(each.shape) for each in read} == {(2, 2, 3, 3), (2,)}
+    assert all(each.is_contiguous() for each in read)
+    expected = plain(query, key, value, bias=bias + _alibi(slopes, 3))[0]
+    torch.testing.assert_close(out, expected)
+
+
+def _alibi(slopes, length):
+    distances = torch.arange(length)[:, None] - torch.arange(length)
+    return -slopes[:, None, None] * distances.abs()
