@@ -71,6 +71,11 @@ def supports(case: Case) -> str | None:
         return "a float mask hides no key beside a softcap"
     if case.mask is not None and case.mask.dtype not in (None, case.dtype):
         return "Attend takes a float mask of the operands' type alone"
+    has_bool_mask = case.mask is not None and case.mask.kind is MaskKind.BOOL
+    is_emptied = case.is_causal and (case.queries > case.keys or has_bool_mask)
+    if is_emptied and case.dtype == torch.float64:
+        # docs/findings/x_transformers.md
+        return "in float64 a row that the causal flag leaves without keys is NaN"
     return None
 
 

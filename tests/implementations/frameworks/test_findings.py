@@ -48,6 +48,16 @@ class TestXTransformers:
         # the first query may read no key: the first is hidden, and the others are later
         assert out.tolist() == [1.5, 1.0, 1.5], FIXED
 
+    def test_a_causal_row_without_keys_is_nan_in_float64(self, attend):
+        operands = (torch.zeros(1, 1, 4, 1), self.query, self.value)
+        narrow, wide = (
+            attend(causal=True)(*(each.to(dtype) for each in operands))[0].flatten()
+            for dtype in (torch.float32, torch.float64)
+        )
+        assert narrow.tolist() == [1.0, 0.0, 0.5, 1.0]
+        assert wide[0].isnan(), FIXED
+        assert wide[1:].tolist() == pytest.approx([0.0, 0.5, 1.0])
+
     def test_a_clamped_bias_hides_nothing(self, attend):
         bias = torch.tensor([0.0, -torch.inf, -torch.inf]).view(1, 1, 1, 3)
         module = attend(softclamp_logits=True, logit_softclamp_value=1.0)
