@@ -24,7 +24,12 @@ from attnspec.spec import Case, Mask, MaskKind, MaskPattern
     pinned=(
         TINIEST.but(mask=EMPTY_ROWS),
         *vary(SMALL.but(mask=EMPTY_ROWS), dtype=DTYPES),
-        SMALL.but(mask=Mask(kind=MaskKind.FLOAT, pattern=MaskPattern.EMPTY_ROWS)),
+        # the number that hides a key depends on the type, and on what hides it
+        *vary(
+            SMALL.but(mask=Mask(kind=MaskKind.FLOAT, pattern=MaskPattern.EMPTY_ROWS)), dtype=DTYPES
+        ),
+        *vary(SMALL.but(queries=9, keys=4, is_causal=True), dtype=DTYPES),
+        *vary(SMALL.but(queries=9, keys=4, window=(1, 0)), dtype=DTYPES),
         SMALL.but(mask=EMPTY_ROWS, is_causal=True),
         GROUPED.but(mask=EMPTY_ROWS),
         *vary(TINIEST.but(mask=EMPTY_ROWS, queries=17), keys=(1, 15, 16, 17)),

@@ -7,7 +7,7 @@ import torch
 from attnspec.conformance.mutants.bases.dense import Dense
 from attnspec.conformance.mutants.bases.tiled import Tiled
 from attnspec.conformance.mutants.planting import mistake, plant_dense
-from attnspec.spec import EmptyRow, MaskedNonfinite
+from attnspec.spec import CausalAlignment, EmptyRow, Feature, MaskedNonfinite
 
 
 class FiniteFill(Dense):
@@ -214,4 +214,51 @@ plant_dense(
     NanForMask(is_bool=True),
     killed_by="an-empty-row-gives-the-declared-output",
     empty_row_float_mask=EmptyRow.NAN,
+)
+
+
+class NanForType(Dense):
+    """An attention that gives NaN for an empty row if the scores have one type.
+
+    The number that hides a key is the largest one of another type, which is infinite in this one.
+    """
+
+    has_mask = False
+
+    def __init__(self, dtype: torch.dtype, by_mask: bool) -> None:
+        self.dtype, self.by_mask = dtype, by_mask
+
+    def __call__(self, query: torch.Tensor, *rest: Any, **options: Any) -> Any:
+        self.stored = query.dtype
+        self.has_mask = False
+        return super().__call__(query, *rest, **options)
+
+    def causal(self, queries: int, keys: int) -> torch.Tensor:
+        return torch.ones(queries, keys, dtype=torch.bool).tril(keys - queries)
+
+    def mask(self, attn_mask: Any, is_causal: bool, scores: torch.Tensor) -> Any:
+        self.has_mask = attn_mask is not None
+        return super().mask(attn_mask, is_causal, scores)
+
+    def softmax(self, scores: torch.Tensor, visible: torch.Tensor) -> torch.Tensor:
+        weights = super().softmax(scores, visible)
+        if self.stored != self.dtype or self.has_mask != self.by_mask:
+            return weights
+        return weights.masked_fill(~visible.any(-1, keepdim=True), torch.nan)
+
+
+plant_dense(
+    "own-empty-causal-row-nan-in-float64",
+    "NaN in float64 alone for rows that the causal flag leaves without keys",
+    NanForType(torch.float64, by_mask=False),
+    killed_by="an-empty-row-gives-the-declared-output",
+    causal_alignment=CausalAlignment.LOWER_RIGHT,
+)
+plant_dense(
+    "own-empty-window-row-nan-in-half",
+    "NaN in float16 alone for rows that a window leaves without keys",
+    NanForType(torch.float16, by_mask=False),
+    killed_by="an-empty-row-gives-the-declared-output",
+    features={Feature.WINDOW},
+    causal_alignment=CausalAlignment.LOWER_RIGHT,
 )
