@@ -14,7 +14,10 @@ LENGTHS = (0, 1, 5, 17, 65)
 """The numbers of queries and of keys: none, one, few, more than a vector, more than a tile."""
 
 LONGEST = 300
-"""The length above which a case is about long sequences, and keeps its lengths."""
+"""The length above which a case is about long sequences, and keeps its sizes.
+
+Other widths and more heads would multiply its memory, which is large.
+"""
 
 BATCH, HEADS, KV_HEADS = 2, 4, 2
 """Of every case that has any; key and value have as many heads as the query unless it shares."""
@@ -31,8 +34,10 @@ def with_few_shapes(case: Case) -> Case:
 
     Options, storage type, mask, layouts and contents are described as before.
     """
+    if max(case.queries, case.keys) > LONGEST:
+        return case
     queries, keys = _length(case.queries), _length(case.keys)
-    if queries == keys and case.queries != case.keys and queries in LENGTHS:
+    if queries == keys and case.queries != case.keys:
         queries, keys = _apart(queries, is_longer=case.queries > case.keys)
     is_long = max(queries, keys) > LENGTHS[-2]
     width = WIDTHS[is_long]
@@ -48,9 +53,7 @@ def with_few_shapes(case: Case) -> Case:
 
 
 def _length(length: int) -> int:
-    """Return the nearest of `LENGTHS` that is not below, or the largest; long ones stay."""
-    if length > LONGEST:
-        return length
+    """Return the nearest of `LENGTHS` that is not below, or the largest."""
     return LENGTHS[min(bisect_left(LENGTHS, length), len(LENGTHS) - 1)]
 
 
