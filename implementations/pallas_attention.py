@@ -123,6 +123,8 @@ IMPLEMENTATION = Implementation(
     dtypes=(torch.float32, torch.float16, torch.bfloat16),
     supports=supports,
     unavailable=lambda: missing("jax"),
+    # its backward pass rounds the product of output and incoming gradient to 16 bits as well, for
+    # which the bound of a fused kernel has room: docs/findings/pallas.md
     profile=Profile(masked_values=MaskedNonfinite.PROPAGATES),
     compiles_each_shape=True,
 )

@@ -165,6 +165,14 @@ class TestPallas:
         # no call raises; heads in groups of two would give [1.0, 1.0, 2.0, 2.0]
         assert mha(query, key, value).flatten().tolist() == [1.0, 2.0, 2.0, 2.0], FIXED
 
+    def test_decoding_in_float16_overflows(self, jax):
+        from jax.experimental.pallas.ops.gpu.decode_attention import gqa
+
+        query, key = (jax.numpy.zeros(shape, "float16") for shape in ((1, 1, 1), (1, 256, 1, 1)))
+        # 256 equal keys and values of 300: their mean is 300
+        out = gqa(query, key, key + 300, interpret=True)
+        assert out.item() == numpy.inf, FIXED
+
 
 class TestKeras:
     @pytest.fixture
