@@ -33,7 +33,7 @@ _FRAMEWORKS: dict[str, tuple[str, ...]] = {
         *("llama_eager", "llama_sdpa", "llama_flex"),
     ),
     "triton": ("triton_flash",),
-    "jax": ("jax_attention",),
+    "jax": ("jax_attention", "pallas_attention"),
     "flax": ("flax_attention",),
     "keras": ("keras_attention",),
     "x-transformers": ("x_transformers_attend", "x_transformers_flash"),

@@ -91,6 +91,16 @@ SENTENCES = [
         {"float32"},
     ),
     (
+        "docs/findings/pallas.md",
+        "With more queries than keys, it goes on behind the last key.",
+        ("pallas_attention",),
+        "causal_alignment",
+        {
+            "the causal mask follows neither alignment throughout "
+            "(queries < keys: upper_left; queries > keys: neither)"
+        },
+    ),
+    (
         "docs/findings/keras.md",
         "float32 and bfloat16 give the mean of all values",
         ("keras_attention",),

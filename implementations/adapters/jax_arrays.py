@@ -105,7 +105,8 @@ def on_tensors(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function of tensors that calls a function of JAX arrays, compiled.
 
     JAX compiles once for each combination of shapes and storage types, and of options other than
-    numbers and tensors. float64 is enabled within a call and nowhere else.
+    numbers and tensors. Types of 64 bits are enabled within a call that has a tensor of such a
+    type, and nowhere else: some kernels in Pallas raise while they are enabled.
 
     Args:
         function: takes arrays, and options that are arrays, numbers or constants; returns an array
@@ -161,7 +162,7 @@ class _Bridge(torch.autograd.Function):
 
         ctx.save_for_backward(*tensors)
         ctx.backward, ctx.numbers, ctx.names, ctx.operands = backward, numbers, names, operands
-        with jax.enable_x64(True):
+        with jax.enable_x64(_are_wide(tensors)):
             arrays = [to_jax(tensor) for tensor in tensors]
             named = dict(zip(names, arrays[operands:], strict=True))
             result = forward(tuple(arrays[:operands]), {**numbers, **named})
@@ -182,7 +183,7 @@ class _Bridge(torch.autograd.Function):
             for name, tensor in zip(ctx.names, tensors[operands:], strict=True)
             if tensor.is_floating_point()
         )
-        with jax.enable_x64(True):
+        with jax.enable_x64(_are_wide(tensors)):
             arrays = [to_jax(tensor) for tensor in tensors]
             named = dict(zip(ctx.names, arrays[operands:], strict=True))
             given = tuple(to_jax(each) for each in cotangents)
@@ -198,6 +199,11 @@ class _Bridge(torch.autograd.Function):
             from_dlpack(of_options[name]) if name in wanted else None for name in ctx.names
         ]
         return None, None, None, None, None, *gradients
+
+
+def _are_wide(tensors: tuple[torch.Tensor, ...]) -> bool:
+    """Return whether a tensor has numbers of 64 bits, which JAX narrows by default."""
+    return any(tensor.dtype.itemsize > 4 for tensor in tensors)
 
 
 def to_jax(tensor: torch.Tensor) -> Any:

@@ -46,6 +46,20 @@ class TestJax:
         assert attention(x, x, x).dtype == torch.float64
         assert jax.numpy.ones(1).dtype == "float32"
 
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+    def test_64_bits_are_enabled_for_tensors_of_64_bits_alone(self, jax, dtype):
+        from attnspec.implementations.adapters import from_jax
+
+        traced = set()
+
+        def spied(query, key, value):
+            traced.add(str(jax.numpy.zeros(()).dtype))
+            return jax.nn.dot_product_attention(query, key, value)
+
+        x = torch.ones(1, 1, 2, 1, dtype=dtype, requires_grad=True)
+        from_jax(spied)(x, x, x).sum().backward()
+        assert traced == {str(dtype).removeprefix("torch.")}
+
     def test_options_that_the_function_lacks_are_refused(self, jax):
         from attnspec.implementations.adapters import from_jax
 

@@ -3,6 +3,7 @@
 The pages in docs/findings show these tests (test_findings.py).
 """
 
+import functools
 import signal
 import subprocess
 import sys
@@ -109,6 +110,78 @@ class TestJax:
         x = jax.numpy.zeros((1, 300, 1, 1), "bfloat16")
         _, lse = jax.nn.dot_product_attention(x, x, x, return_residual=True)
         assert (lse.dtype, lse[0, 0, 0].item()) == ("bfloat16", 5.71875), FIXED
+
+
+class TestPallas:
+    """`jax.experimental.pallas.ops.gpu.attention.mha`, run by Pallas's interpreter."""
+
+    @pytest.fixture
+    def mha(self):
+        pytest.importorskip("jax", reason="jax is not installed")
+        from jax.experimental.pallas.ops.gpu.attention import mha
+
+        return functools.partial(mha, segment_ids=None, interpret=True)
+
+    @pytest.fixture
+    def jax(self):
+        return pytest.importorskip("jax", reason="jax is not installed")
+
+    def test_a_causal_call_with_fewer_keys_loads_behind_the_last_key(self, jax, mha):
+        query, key = jax.numpy.zeros((1, 3, 1, 1)), jax.numpy.zeros((1, 2, 1, 1))
+        value = jax.numpy.array([0.0, 1.0]).reshape(1, 2, 1, 1)
+        assert mha(query, key, value).flatten().tolist() == [0.5, 0.5, 0.5]
+        out = mha(query, key, value, causal=True)
+        # the interpreter has NaN behind the end of a tensor: [0.0, 0.5, 0.5] is right
+        assert jax.numpy.isnan(out).all(), FIXED
+
+    def test_gradients_of_33_tokens_load_behind_the_last_key(self, jax, mha):
+        for tokens, is_wrong in ((32, False), (33, True), (64, False)):
+            x = jax.numpy.ones((1, tokens, 1, 1))
+            out, pull = jax.vjp(mha, x, x, x)
+            assert out.flatten().tolist() == pytest.approx([1.0] * tokens)
+            found = [bool(jax.numpy.isnan(gradient).all()) for gradient in pull(x)]
+            assert found == [is_wrong] * 3, FIXED
+
+    def test_gradients_in_float16_overflow(self, jax, mha):
+        x = jax.numpy.ones((1, 1, 1, 1), "float16")
+        # with one key the output is its value, and the gradients of query and key are zero
+        out, pull = jax.vjp(mha, x, x, x * 300)
+        query, key, value = pull(x * 300)
+        assert (out.item(), value.item()) == (300.0, 300.0)
+        assert (query.item(), key.item()) == (-numpy.inf, -numpy.inf), FIXED
+
+    def test_gradients_in_16_bits_round_a_difference(self, jax, mha):
+        x = jax.numpy.array([1.0078125, 1.0], "bfloat16").reshape(1, 1, 1, 2)
+        _, pull = jax.vjp(mha, x, x, x)
+        # the product of x and (101, 100) is 201.79, which is 202 in bfloat16: zero is right
+        assert pull(100 * x)[0].flatten().tolist() == [-0.212890625, -0.2109375], FIXED
+
+    def test_causal_calls_raise_while_64_bits_are_enabled(self, jax, mha):
+        x = jax.numpy.ones((1, 1, 1, 1))
+        with jax.enable_x64(True):
+            assert mha(x, x, x).item() == 1.0
+            with pytest.raises(TypeError, match="got int32, int64"):
+                mha(x, x, x, causal=True)
+
+    def test_scores_near_the_largest_number_give_nan(self, jax, mha):
+        x = jax.numpy.ones((1, 1, 1, 1))
+        assert mha(2e38 * x, x, x).item() == 1.0
+        # 3e38 · log2(e) is infinite
+        assert jax.numpy.isnan(mha(3e38 * x, x, x)).all(), FIXED
+
+    def test_grouped_heads_load_behind_the_last_head(self, jax, mha):
+        query, key = jax.numpy.zeros((1, 1, 4, 1)), jax.numpy.zeros((1, 1, 2, 1))
+        value = jax.numpy.array([1.0, 2.0]).reshape(1, 1, 2, 1)
+        # no call raises; heads in groups of two would give [1.0, 1.0, 2.0, 2.0]
+        assert mha(query, key, value).flatten().tolist() == [1.0, 2.0, 2.0, 2.0], FIXED
+
+    def test_decoding_in_float16_overflows(self, jax):
+        from jax.experimental.pallas.ops.gpu.decode_attention import gqa
+
+        query, key = (jax.numpy.zeros(shape, "float16") for shape in ((1, 1, 1), (1, 256, 1, 1)))
+        # 256 equal keys and values of 300: their mean is 300
+        out = gqa(query, key, key + 300, interpret=True)
+        assert out.item() == numpy.inf, FIXED
 
 
 class TestKeras:
