@@ -218,19 +218,16 @@ plant_dense(
 
 
 class NanForType(Dense):
-    """An attention that gives NaN for an empty row if the scores have one type.
+    """An attention that gives NaN for a row that no mask empties if the operands have one type.
 
     The number that hides a key is the largest one of another type, which is infinite in this one.
     """
 
-    has_mask = False
-
-    def __init__(self, dtype: torch.dtype, by_mask: bool) -> None:
-        self.dtype, self.by_mask = dtype, by_mask
+    def __init__(self, dtype: torch.dtype) -> None:
+        self.dtype = dtype
 
     def __call__(self, query: torch.Tensor, *rest: Any, **options: Any) -> Any:
-        self.stored = query.dtype
-        self.has_mask = False
+        self.stored, self.has_mask = query.dtype, False
         return super().__call__(query, *rest, **options)
 
     def causal(self, queries: int, keys: int) -> torch.Tensor:
@@ -242,7 +239,7 @@ class NanForType(Dense):
 
     def softmax(self, scores: torch.Tensor, visible: torch.Tensor) -> torch.Tensor:
         weights = super().softmax(scores, visible)
-        if self.stored != self.dtype or self.has_mask != self.by_mask:
+        if self.stored != self.dtype or self.has_mask:
             return weights
         return weights.masked_fill(~visible.any(-1, keepdim=True), torch.nan)
 
@@ -250,14 +247,14 @@ class NanForType(Dense):
 plant_dense(
     "own-empty-causal-row-nan-in-float64",
     "NaN in float64 alone for rows that the causal flag leaves without keys",
-    NanForType(torch.float64, by_mask=False),
+    NanForType(torch.float64),
     killed_by="an-empty-row-gives-the-declared-output",
     causal_alignment=CausalAlignment.LOWER_RIGHT,
 )
 plant_dense(
     "own-empty-window-row-nan-in-half",
     "NaN in float16 alone for rows that a window leaves without keys",
-    NanForType(torch.float16, by_mask=False),
+    NanForType(torch.float16),
     killed_by="an-empty-row-gives-the-declared-output",
     features={Feature.WINDOW},
     causal_alignment=CausalAlignment.LOWER_RIGHT,
