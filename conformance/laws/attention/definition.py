@@ -346,11 +346,12 @@ def with_coded_keys(case: Case, call: Call, dominant: torch.Tensor) -> tuple[Cal
     digits = max((case.keys - 1).bit_length(), 1)
     key = torch.arange(case.keys, device=call.key.device)[:, None]
     channel = torch.arange(case.d_head, device=call.key.device)
-    code = 1.0 - 2.0 * (key >> (channel % digits) & 1)
+    # in the type of the case: in float32, the query would be rounded beside the level
+    code = (1.0 - 2.0 * (key >> (channel % digits) & 1)).to(case.dtype)
     scale = case.d_head**-0.5 if case.scale is None else case.scale
     step = 2 * scale * (case.d_head // digits)
     # wide dtypes resolve small weights; narrow ones need scores that are not too large
     exact_level = {F64: 48.0, F32: 24.0}.get(case.dtype, 8.0) / step
     level = torch.tensor(exact_level, dtype=case.dtype).item()
-    query = (level * code).to(case.dtype)[dominant]
-    return call.but(key=code.to(case.dtype).expand_as(call.key).clone(), query=query), step * level
+    query = (level * code)[dominant]
+    return call.but(key=code.expand_as(call.key).clone(), query=query), step * level

@@ -48,9 +48,10 @@ def test_contents_of_related_calls_are_exact(dtype: torch.dtype) -> None:
         assert torch.equal(turned @ other_turned.mT, key.double() @ other.double().mT)
 
 
+@pytest.mark.parametrize("dtype", ALL_DTYPES, ids=str)
 @pytest.mark.parametrize("keys", [1, 2, 3, 8, 17])
-def test_coded_keys_leave_the_margin_that_the_law_counts_on(keys: int) -> None:
-    case = Case(queries=keys, keys=keys, d_head=13, dtype=torch.bfloat16)
+def test_coded_keys_leave_the_margin_that_the_law_counts_on(keys: int, dtype: torch.dtype) -> None:
+    case = Case(queries=keys, keys=keys, d_head=13, dtype=dtype)
     call, margin = with_coded_keys(case, draw(case), torch.arange(keys)[None, None])
     scores = (call.query.double() @ call.key.double().mT / math.sqrt(13))[0, 0]
     other = scores.masked_fill(torch.eye(keys, dtype=torch.bool), -torch.inf)
