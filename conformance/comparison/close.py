@@ -213,13 +213,14 @@ def _worst(
     where = ", ".join(f"{name} {place}".strip() for name, place in zip(names, index, strict=True))
     values = [float(each.flatten()[worst]) for each in (expected, got, bound)]
     expected_text, got_text = distinct(values[0], values[1])
+    difference, bound_text = _difference(*values)
     return Mismatch(
         what=what,
         where=where or "the only element",
         expected=expected_text,
         got=got_text,
-        bound=f"{values[2]:.3g}",
-        difference=_difference(*values),
+        bound=bound_text,
+        difference=difference,
         wrong=f"{int(wrong.sum())} of {wrong.numel()} elements wrong",
         errors=errors,
     )
@@ -229,9 +230,13 @@ LEAST_DIGITS, MOST_DIGITS = 9, 17
 """Significant digits of a number in a message: 17 tell all numbers of float64 apart."""
 
 
-def distinct(one: float, other: float) -> tuple[str, str]:
+FEW_DIGITS = 3
+"""Significant digits of a distance, unless it looks like its bound."""
+
+
+def distinct(one: float, other: float, least: int = LEAST_DIGITS) -> tuple[str, str]:
     """Return two numbers with so many digits that their difference shows two of its own."""
-    for digits in range(LEAST_DIGITS, MOST_DIGITS):
+    for digits in range(least, MOST_DIGITS):
         texts = f"{one:.{digits}g}", f"{other:.{digits}g}"
         difference = one - other
         if not math.isfinite(difference):
@@ -243,13 +248,16 @@ def distinct(one: float, other: float) -> tuple[str, str]:
     return texts
 
 
-def _difference(expected: float, got: float, bound: float) -> str:
-    """Return the distance of a result in words, with its ratio to the bound."""
+def _difference(expected: float, got: float, bound: float) -> tuple[str, str]:
+    """Return the distance of a result in words, with its ratio to the bound, and the bound."""
     distance = abs(got - expected)
+    distance_text, bound_text = distinct(distance, bound, FEW_DIGITS)
     if not math.isfinite(distance):
-        return ""
-    ratio = f", {distance / bound:.3g} times the bound" if bound else ""
-    return f"{distance:.3g}{ratio}"
+        return "", bound_text
+    if not bound:
+        return distance_text, bound_text
+    ratio, _ = distinct(distance / bound, 1.0, FEW_DIGITS)
+    return f"{distance_text}, {ratio} times the bound", bound_text
 
 
 def _errors_around(

@@ -313,6 +313,16 @@ def test_numbers_have_so_many_digits_that_they_differ(one, other, texts):
     assert distinct(one, other) == texts
 
 
+def test_a_distance_beside_its_bound_has_more_digits():
+    expected, bound = torch.zeros(1).double(), torch.full((1,), 1.4251640e-21).double()
+    with pytest.raises(Violation) as failure:
+        check_close(expected + 1.425167e-21, expected, bound, what="out", message="wrong")
+    mismatch = failure.value.mismatch
+    assert mismatch is not None
+    assert mismatch.difference == "1.425167e-21, 1.000002 times the bound"
+    assert mismatch.bound == "1.425164e-21"
+
+
 def test_a_mismatch_says_how_far_off_it_is():
     expected, bound = torch.ones(1, dtype=torch.float64), torch.full((1,), 1e-15).double()
     with pytest.raises(Violation) as failure:
