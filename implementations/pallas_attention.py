@@ -16,6 +16,7 @@ from jaxtyping import Float
 
 from attnspec.implementations.adapters.jax_arrays import from_jax_arrays
 from attnspec.implementations.frameworks import missing
+from attnspec.implementations.known_bugs import deviations
 from attnspec.spec import (
     Attention,
     Case,
@@ -23,6 +24,7 @@ from attnspec.spec import (
     Implementation,
     MaskedNonfinite,
     Profile,
+    Values,
 )
 
 TILE = 16
@@ -116,6 +118,18 @@ def supports(case: Case) -> str | None:
     return None
 
 
+OVERFLOWING = Case(
+    dtype=torch.float16, backward=True, values=Values.CANCELLATION, seed=57, d_head=8, d_value=8
+)
+"""Values of 1000 whose gradients come from a large incoming gradient, selected by the seed."""
+
+
+def overflows(case: Case) -> bool:
+    """Return whether the sum of output times incoming gradient may leave float16."""
+    is_large = case.values in (Values.CANCELLATION, Values.POSITIVE)
+    return case.backward and case.dtype is torch.float16 and is_large
+
+
 IMPLEMENTATION = Implementation(
     name="pallas_attention",
     attention=cast(Attention, attention),
@@ -127,4 +141,15 @@ IMPLEMENTATION = Implementation(
     # which the bound of a fused kernel has room: docs/findings/pallas.md
     profile=Profile(masked_values=MaskedNonfinite.PROPAGATES),
     compiles_each_shape=True,
+    deviations=deviations(
+        (
+            *("gradients-equal-the-definition", "every-gradient-is-within-its-bound"),
+            "gradients-in-every-two-regimes-equal-the-definition",
+        ),
+        reason="in float16 the backward pass multiplies the output and its incoming gradient in"
+        " float16, so that gradients are NaN where a product exceeds 65 504 (seen in jax 0.10.2)",
+        link="docs/findings/pallas.md#gradients-round-a-difference-to-16-bits-and-overflow-in-float16",
+        applies=overflows,
+        example=OVERFLOWING,
+    ),
 )

@@ -81,8 +81,11 @@ def test_a_kernel_without_these_functions_is_refused():
         from_flex_attention(lambda query, key, value, scale, enable_gqa: query)
 
 
-def test_masks_and_slopes_of_one_number_are_written_out():
-    """PyTorch 2.13 compiles no code that reads a tensor without any stride."""
+@pytest.mark.parametrize(
+    "slopes", [torch.full((1,), 0.25).expand(2), torch.tensor([0.5, 9.0, 0.25, 9.0])[::2]]
+)
+def test_masks_of_one_number_and_all_slopes_are_written_out(slopes):
+    """PyTorch 2.13 compiles no code that reads a tensor without a stride, or of another stride."""
     read = []
 
     def reading(query, key, value, *, score_mod, block_mask, scale, enable_gqa):
@@ -91,7 +94,7 @@ def test_masks_and_slopes_of_one_number_are_written_out():
         return by_pairs(query, key, value, score_mod=score_mod)
 
     query, key, value = torch.randn(3, 2, 2, 3, 4).unbind()
-    bias, slopes = torch.full((1, 1, 1, 1), 0.5), torch.full((1,), 0.25).expand(2)
+    bias = torch.full((1, 1, 1, 1), 0.5)
     out = from_flex_attention(reading)(query, key, value, attn_mask=bias, alibi_slopes=slopes)
     assert {tuple(each.shape) for each in read} == {(2, 2, 3, 3), (2,)}
     assert all(each.is_contiguous() for each in read)
