@@ -44,6 +44,12 @@ scaled loss large."""
 MILD = 0.1
 """A scale that spreads the weights of any width."""
 
+COARSE = 2**-9
+"""Spacing of numbers beside one, above which a repeated backward pass rarely shows a mistake.
+
+In bfloat16 and at level eager, 7 of 182 repeats did.
+"""
+
 MANY_KEYS = 4096
 """A number of keys over which a mean of normal numbers is small beside its bound."""
 
@@ -145,17 +151,20 @@ def _telling(subject: Subject, case: Case) -> Iterator[Case]:
     """Yield claimed cases like a given one, with numbers and a type that hide mistakes less.
 
     First with an incoming gradient of a few large numbers, if there is one. The mean over many keys
-    is smaller than its bound, so that queries then have half of their weight on one key.
+    is smaller than its bound, so that queries then have half of their weight on one key. A type of
+    coarse numbers hides the gradients of nearly every call, so that a finer one replaces it.
     """
     turn, layout = divmod(case.seed, len(LAYOUTS))
     spiked = turn - turn % len(KINDS) + KINDS.index("spiked")
     telling = case.but(seed=spiked * len(LAYOUTS) + layout) if case.backward else case
-    widest = max(subject.implementation.dtypes, key=lambda dtype: torch.finfo(dtype).bits)
+    finest = min(subject.implementation.dtypes, key=lambda dtype: torch.finfo(dtype).eps)
+    is_coarse = case.backward and torch.finfo(case.dtype).eps > COARSE
+    dtypes = (finest,) if is_coarse else (case.dtype, finest)
     scale = math.copysign(MILD, case.scale) if case.scale else None
     values = Values.NEEDLES if case.keys > MANY_KEYS else Values.NORMAL
     ordinary = telling.but(values=values, scale=scale)
     for other in dict.fromkeys(
-        each.but(dtype=dtype) for each in (telling, ordinary) for dtype in (case.dtype, widest)
+        each.but(dtype=dtype) for each in (telling, ordinary) for dtype in dtypes
     ):
         if other != case and subject.refuses(other) is None:
             yield other

@@ -147,6 +147,12 @@ def nothing(call, profile, rows):
     return Expected(out=zeros, bound=zeros + torch.inf, lse=row, lse_bound=row + torch.inf)
 
 
+def far_from_zero(call, profile, rows):
+    """An oracle of large numbers, beside which no mistake shows."""
+    expected = nothing(call, profile, rows)
+    return replace(expected, out=expected.out + 1)
+
+
 def no_gradients(call, grad, profile, rows):
     """Likewise of the gradients."""
     shapes = [getattr(call, name).shape for name in WRT]
@@ -315,6 +321,26 @@ def test_a_kernel_that_is_wrong_in_two_regimes_fails_there_alone(everything):
     # a mask may hide all keys in each of a pair's calls, so that gradients are zero either way
     assert len(survived) < 0.02 * len(pairs)
     assert not [[*map(str, pair)] for pair in survived if can_be_seen(everything, pair)]
+
+
+def test_a_backward_pass_that_hides_mistakes_is_repeated_in_finer_numbers():
+    calls = []
+
+    class Typed(Dense):
+        def __call__(self, query, *arguments, **options):
+            calls.append((query.dtype, query.requires_grad))
+            return super().__call__(query, *arguments, **options)
+
+    dtypes = (torch.float16, torch.bfloat16)
+    subject = subject_of(Typed(), features=frozenset({Feature.BACKWARD}), dtypes=dtypes)
+    case = Case(queries=64, keys=64, d_head=16, d_value=16, dtype=torch.bfloat16)
+    hidden = replace(subject, oracle=far_from_zero, oracle_gradients=no_gradients)
+    LAWS[False].check(hidden, case)
+    assert {dtype for dtype, _ in calls} == set(dtypes)
+    calls.clear()
+    LAWS[True].check(hidden, case.but(backward=True))
+    assert calls[0][0] is torch.bfloat16
+    assert {dtype for dtype, _ in calls[1:]} == {torch.float16}
 
 
 def test_a_scalar_oracle_judges_no_design():
