@@ -83,14 +83,23 @@ def cases_of_design(subject: Subject, seed: int, *, backward: bool) -> tuple[Cas
     if count is not None:
         count.claimed_pairs |= chosen.claimed
         count.untried_pairs |= chosen.not_tried
-    return chosen.cases
+    return tuple(_weighted(case) for case in chosen.cases)
 
 
 def further_cases(subject: Subject, seed: int, *, backward: bool) -> tuple[Case, ...]:
     """Return cases of the same design with other values inside the classes."""
     seeds = ((seed + step) % 2**32 for step in range(1, ROTATIONS))
     chosen = (design(subject, each, backward=backward) for each in seeds)
-    return tuple(dict.fromkeys(case for each in chosen for case in each.cases))
+    return tuple(dict.fromkeys(_weighted(case) for each in chosen for case in each.cases))
+
+
+def _weighted(case: Case) -> Case:
+    """Return a case of many keys with half of the weight on one key, if its numbers are normal.
+
+    The mean over many normal numbers is smaller than its bound, and would be repeated.
+    """
+    is_mean = case.keys > MANY_KEYS and case.values is Values.NORMAL
+    return case.but(values=Values.NEEDLES) if is_mean else case
 
 
 @law(
@@ -150,8 +159,8 @@ def _check_until_telling(subject: Subject, case: Case) -> None:
 def _telling(subject: Subject, case: Case) -> Iterator[Case]:
     """Yield claimed cases like a given one, with numbers and a type that hide mistakes less.
 
-    First with an incoming gradient of a few large numbers, if there is one. The mean over many keys
-    is smaller than its bound, so that queries then have half of their weight on one key. A type of
+    First with an incoming gradient of a few large numbers, if there is one. On many keys queries
+    have half of their weight on one key (see `_weighted`). A type of
     coarse numbers hides the gradients of nearly every call, so that a finer one replaces it.
     """
     turn, layout = divmod(case.seed, len(LAYOUTS))
@@ -161,8 +170,7 @@ def _telling(subject: Subject, case: Case) -> Iterator[Case]:
     is_coarse = case.backward and torch.finfo(case.dtype).eps > COARSE
     dtypes = (finest,) if is_coarse else (case.dtype, finest)
     scale = math.copysign(MILD, case.scale) if case.scale else None
-    values = Values.NEEDLES if case.keys > MANY_KEYS else Values.NORMAL
-    ordinary = telling.but(values=values, scale=scale)
+    ordinary = _weighted(telling.but(values=Values.NORMAL, scale=scale))
     for other in dict.fromkeys(
         each.but(dtype=dtype) for each in (telling, ordinary) for dtype in dtypes
     ):

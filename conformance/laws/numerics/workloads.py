@@ -2,13 +2,12 @@
 
 import random
 from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from itertools import islice
 
 from attnspec.conformance.attention.subject import WRT, Subject
 from attnspec.conformance.attention.workloads import PHASES, Phase, Turns, workloads
-from attnspec.conformance.comparison.violation import NotClaimed, Raised
+from attnspec.conformance.laws.helpers.calls import may_refuse_mask_dtype
 from attnspec.conformance.laws.helpers.cases import BF16, F16, F32
 from attnspec.conformance.laws.helpers.gradients import (
     empty_rows_are_zero,
@@ -128,7 +127,7 @@ def law_calls_of_models_equal_the_definition(subject: Subject, case: Case) -> No
     """NUM-19: at the sizes at which models run, output and log-sum-exp are within their bounds."""
     call = subject.draw(case)
     sample = Sample.of(subject, case, call, SAMPLE)
-    with _own_mask_dtype(case):
+    with may_refuse_mask_dtype(case):
         sample.check_call(subject)
 
 
@@ -157,18 +156,7 @@ def law_gradients_in_training_of_models_equal_the_definition(subject: Subject, c
     wrt = operands_with_gradient(subject, case) if empty_rows_are_zero(subject) else WRT
     frozen = FROZEN[case.seed % len(FROZEN)]
     wrt = tuple(name for name in wrt if name not in frozen)
-    with _own_mask_dtype(case):
+    with may_refuse_mask_dtype(case):
         out, gradients = subject.differentiate(call, grad, wrt=wrt)
     sample.check_output(subject, out)
     sample.check_gradients(subject, gradients, grad)
-
-
-@contextmanager
-def _own_mask_dtype(case: Case) -> Iterator[None]:
-    """Let a call raise whose mask has a dtype that its queries do not have (MSK-20)."""
-    try:
-        yield
-    except Raised:
-        if case.mask is None or case.mask.dtype is None:
-            raise
-        raise NotClaimed("a float mask of another dtype is refused") from None

@@ -8,8 +8,9 @@ import torch
 from attnspec.conformance.attention.inputs import draw
 from attnspec.conformance.attention.subject import Subject
 from attnspec.conformance.attention.workloads import ALTERNATIVES, PHASES
-from attnspec.conformance.comparison.violation import Violation
+from attnspec.conformance.comparison.violation import NotClaimed, Raised, Violation
 from attnspec.conformance.laws.helpers.sample import Limits, Sample
+from attnspec.conformance.laws.numerics import launches
 from attnspec.conformance.laws.numerics import workloads as law
 from attnspec.conformance.mutants.bases.dense import Dense
 from attnspec.spec import (
@@ -178,14 +179,24 @@ def test_a_gradient_outside_of_the_sample_is_told():
                 sample.check_gradients(subject, gradients, grad)
 
 
-def test_a_refused_dtype_of_a_mask_is_no_failure():
+@pytest.mark.parametrize(
+    ("check", "backward"),
+    [
+        (law.law_calls_of_models_equal_the_definition, False),
+        (law.law_gradients_in_training_of_models_equal_the_definition, True),
+        (launches.law_the_largest_calls_equal_the_definition, False),
+        (launches.law_gradients_of_the_largest_calls_equal_the_definition, True),
+    ],
+)
+def test_a_refused_dtype_of_a_mask_is_no_failure(check, backward):
     def refuses(query, key, value, attn_mask=None, **options):
-        if attn_mask is not None and attn_mask.dtype != query.dtype:
-            raise TypeError("the mask must have the dtype of the query")
-        return Dense()(query, key, value, attn_mask, **options)
+        raise TypeError(f"no mask in {attn_mask.dtype}")
 
     subject = subject_of(refuses, features=frozenset(Feature))
-    case = law.PLAIN.but(dtype=torch.float16, mask=Mask(kind=MaskKind.FLOAT, dtype=torch.float32))
+    mask = Mask(kind=MaskKind.FLOAT, dtype=torch.float32)
+    case = law.PLAIN.but(dtype=torch.float16, mask=mask, backward=backward)
     assert draw(case).attn_mask.dtype == torch.float32
-    with pytest.raises(law.NotClaimed, match="another dtype"):
-        law.law_calls_of_models_equal_the_definition(subject, case)
+    with pytest.raises(NotClaimed, match="another dtype"):
+        check(subject, case)
+    with pytest.raises(Raised, match=r"no mask in torch\.float16"):
+        check(subject, case.but(mask=Mask(kind=MaskKind.FLOAT)))
