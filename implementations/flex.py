@@ -5,15 +5,28 @@ from typing import cast
 import torch
 from torch.nn.attention.flex_attention import flex_attention
 
-from attnspec.implementations.adapters.flex_attention import from_flex_attention
+from attnspec.implementations.adapters.flex_attention import MOST_BLOCK_MASKS, from_flex_attention
 from attnspec.implementations.frameworks import uncompiled
-from attnspec.spec import Attention, Case, Feature, Implementation, MaskedNonfinite, Profile
+from attnspec.spec import (
+    Attention,
+    Case,
+    Feature,
+    Implementation,
+    MaskedNonfinite,
+    MaskKind,
+    Profile,
+)
 
 
 def supports(case: Case) -> str | None:
     """Return the reason why uncompiled `flex_attention` refuses a case, or None."""
     if case.keys == 0:
         return "flex_attention takes no call without keys"
+    if case.mask is not None and case.mask.kind is MaskKind.BOOL:
+        if case.queries == 0:
+            return "torch makes no block mask of a bool mask without queries"
+        if case.batch * case.heads > MOST_BLOCK_MASKS:
+            return "a block mask has 128 queries and keys for each head: these take gigabytes"
     if case.d_head == 0 and case.scale is None:
         return "flex_attention divides by d_head for its default scale"
     return None

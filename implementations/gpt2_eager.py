@@ -7,7 +7,7 @@ import torch
 from attnspec.implementations.transformers_attention import (
     EAGER_DEVIATIONS,
     as_model_calls,
-    supports,
+    eager_supports,
     unavailable,
 )
 from attnspec.spec import (
@@ -29,7 +29,7 @@ IMPLEMENTATION = Implementation(
     attention=cast(Attention, ATTENTION),
     features=frozenset({Feature.MASK, Feature.CAUSAL, Feature.DROPOUT, Feature.BACKWARD}),
     dtypes=(torch.float64, torch.float32, torch.float16, torch.bfloat16),
-    supports=supports,
+    supports=eager_supports,
     unavailable=unavailable,
     # A model hides a key by the most negative number, so a query that reads none reads all of them.
     profile=Profile(

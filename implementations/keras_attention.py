@@ -109,6 +109,8 @@ def _found_by(
     )
 
 
+EMPTY = Case(queries=2, keys=3, dtype=torch.float16, mask=Mask(pattern=MaskPattern.EMPTY_ROWS))
+
 OF_TORCH = tuple(
     replace(each, example=each.example.but(dtype=torch.float32))
     for each in DEVIATIONS
@@ -126,15 +128,7 @@ IMPLEMENTATION = Implementation(
     profile=replace(PROFILE, empty_row_bool_mask=EmptyRow.MEAN),
     deviations=(
         *OF_TORCH,
-        *_found_by(
-            "an-empty-row-gives-the-declared-output",
-            Case(
-                queries=2,
-                keys=3,
-                dtype=torch.float16,
-                mask=Mask(pattern=MaskPattern.EMPTY_ROWS),
-            ),
-        ),
+        *_found_by("an-empty-row-gives-the-declared-output", EMPTY),
         *_found_by(
             "unreadable-nan-and-infinity-follow-the-profile",
             Case(
@@ -147,6 +141,8 @@ IMPLEMENTATION = Implementation(
                 mask=Mask(shape=MaskShape.FULL),
             ),
         ),
+        *_found_by("every-two-regimes-equal-the-definition", EMPTY),
+        *_found_by("gradients-in-every-two-regimes-equal-the-definition", EMPTY.but(backward=True)),
         # this law draws its masks itself
         *_found_by(
             "masks-broadcast",

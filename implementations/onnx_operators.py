@@ -12,6 +12,9 @@ from attnspec.implementations.adapters.numpy_arrays import to_torch
 CACHED = 256
 """Sessions that are kept; the options of a node are part of its model."""
 
+FLOATS = ("scale", "softcap")
+"""Attributes that are floats: a model with a whole number for one is invalid."""
+
 MICROSOFT = "com.microsoft"
 """The domain of the operators that `onnxruntime` adds to the standard."""
 
@@ -42,7 +45,11 @@ def run(
         (name, None if tensor is None else (_dtype(tensor), tensor.dim()))
         for name, tensor in inputs.items()
     )
-    set_attributes = tuple((n, value) for n, value in attributes.items() if value is not None)
+    set_attributes = tuple(
+        (name, float(value) if name in FLOATS else value)
+        for name, value in attributes.items()
+        if value is not None
+    )
     session = _session(runtime, operator, declared, domain, opset, outputs, set_attributes)
     feeds = {name: tensor.detach().contiguous().numpy() for name, tensor in given.items()}
     return to_torch(session.run(list(outputs), feeds)[0])
@@ -140,6 +147,8 @@ def _session(
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
+    # each session would keep the memory of its largest call
+    options.enable_cpu_mem_arena = False
     # an error is raised, and need not be printed as well
     options.log_severity_level = 4
     return onnxruntime.InferenceSession(

@@ -81,19 +81,47 @@ LAWS = (
     "negative-and-zero-scale",
     "unreadable-nan-and-infinity-follow-the-profile",
 )
-"""The laws that detect the known bug."""
+"""The laws that detect the known bug in cases that every run tries."""
+
+LAWS_OF_DRAWN_CASES = (
+    "keys-of-zeros-are-keys",
+    "output-is-linear-in-the-values",
+    "identity-values-reveal-the-weights",
+    "adding-a-vector-to-every-key-changes-nothing",
+    "rotating-queries-and-keys-changes-nothing",
+    "a-power-of-four-moves-from-scale-to-queries",
+    "a-query-reads-exactly-its-keys",
+    "a-key-affects-only-queries-that-read-it",
+    "the-unused-part-of-a-buffer-changes-nothing",
+    "a-changed-argument-changes-the-result",
+    "other-calls-in-between-change-nothing",
+    "every-output-is-within-its-bound",
+    "every-biased-score-is-within-its-bound",
+    "a-visible-nan-stays-visible",
+    "a-readable-nan-key-stays-visible",
+    "a-readable-nan-value-stays-visible",
+    "a-readable-infinite-value-stays-visible",
+    "every-two-regimes-equal-the-definition",
+    "calls-of-models-equal-the-definition",
+    "the-largest-calls-equal-the-definition",
+)
+"""The laws that detect it from effort standard on, where cases are drawn."""
 
 
-def repeats_first_row(case: Case) -> bool:
+def has_one_row(case: Case) -> bool:
     """Return whether the causal mask is made for as many queries as the mask has: one."""
     return (
         case.is_causal
         and case.mask is not None
         and case.mask.shape in (MaskShape.KEYS, MaskShape.KEYS_OF_HEADS)
         and case.queries > 1
-        and case.keys > 1
-        and min(case.batch, case.heads, case.d_value) > 0
+        and min(case.batch, case.heads, case.keys, case.d_value) > 0
     )
+
+
+def repeats_first_row(case: Case) -> bool:
+    """Return whether queries read other keys than the first one does, but get its causal mask."""
+    return has_one_row(case) and case.keys > 1
 
 
 def broadcasts(case: Case) -> bool:
@@ -107,6 +135,11 @@ EXAMPLE = Case(
     is_causal=True,
     mask=Mask(pattern=MaskPattern.PADDING, shape=MaskShape.KEYS),
 )
+
+SQUARE = EXAMPLE.but(
+    batch=2, heads=2, kv_heads=2, queries=8, keys=8, d_head=2, d_value=8, dtype=torch.float32
+)
+"""Some laws need a type that takes a scale, several elements, or a channel for each key."""
 
 
 def found_by(
@@ -141,5 +174,6 @@ IMPLEMENTATION = Implementation(
         # this law makes the shapes of its masks itself
         *found_by(("masks-broadcast",), broadcasts),
         *found_by(LAWS, repeats_first_row),
+        *found_by(LAWS_OF_DRAWN_CASES, repeats_first_row, SQUARE),
     ),
 )

@@ -117,5 +117,14 @@ IMPLEMENTATION = Implementation(
                 queries=2, keys=2, d_head=8, d_value=8, dtype=torch.float32, is_causal=True
             ),
         ),
+        Deviation(
+            law="a-readable-nan-key-stays-visible",
+            reason="in a causal call a row whose last score is NaN is zero (onnxruntime 1.32.0)",
+            link="docs/findings/onnxruntime.md#a-query-of-nan-gives-zeros-too",
+            applies=reads_a_key,
+            example=Case(
+                queries=2, keys=3, d_head=8, d_value=8, dtype=torch.float32, is_causal=True, seed=1
+            ),
+        ),
     ),
 )

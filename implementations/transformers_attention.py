@@ -6,6 +6,7 @@ is aligned at the lower right. A float mask of rank 4 goes to the attention as i
 """
 
 import functools
+import math
 from collections.abc import Callable, Collection
 from dataclasses import replace
 from importlib import import_module
@@ -15,11 +16,21 @@ import torch
 from jaxtyping import Float
 
 from attnspec.implementations.adapters.attention_interface import from_attention_interface
+from attnspec.implementations.adapters.flex_attention import MOST_BLOCK_MASKS
 from attnspec.implementations.adapters.parameters import limited
 from attnspec.implementations.cpu_kernels import DEVIATIONS, PROFILE
 from attnspec.implementations.cpu_products import is_stored_in_bfloat16, rows_are_apart
 from attnspec.implementations.frameworks import missing
-from attnspec.spec import Case, CausalAlignment, Deviation, Mask, MaskKind, MaskPattern, MaskShape
+from attnspec.spec import (
+    Case,
+    CausalAlignment,
+    Deviation,
+    Mask,
+    MaskKind,
+    MaskPattern,
+    MaskShape,
+    Values,
+)
 
 OF_ALL_HEADS = (MaskShape.BATCH, MaskShape.KEYS, MaskShape.QUERIES, MaskShape.RANK_2)
 """The shapes of masks that a model can make."""
@@ -77,14 +88,6 @@ def supports(case: Case) -> str | None:
     return None
 
 
-def float32_supports(case: Case) -> str | None:
-    """Return likewise for an eager function whose softmax is computed in float32."""
-    is_bool = case.mask is not None and case.mask.kind is MaskKind.BOOL
-    if is_bool and case.dtype == torch.float64:
-        return "in float64 the number that hides a key overflows the softmax in float32"
-    return supports(case)
-
-
 def flex_supports(case: Case) -> str | None:
     """Return the reason why a model does not make a call like a case by `flex_attention`, or None.
 
@@ -93,6 +96,10 @@ def flex_supports(case: Case) -> str | None:
     """
     if case.keys == 0:
         return "flex_attention takes no call without keys"
+    if case.queries == 0:
+        return "transformers makes no block mask without queries"
+    if case.batch > MOST_BLOCK_MASKS and (case.mask is not None or case.is_causal):
+        return "a block mask has 128 queries and keys for each element: these take gigabytes"
     if case.mask is not None and case.mask.kind is MaskKind.FLOAT:
         repeated = {
             MaskShape.BATCH: 1,
@@ -106,6 +113,30 @@ def flex_supports(case: Case) -> str | None:
         if repeated[case.mask.shape] != 1:
             return "a float mask is read by four indices, and is not repeated along an axis"
     return supports(case)
+
+
+LARGE = (Values.PEAKED, Values.NEGATIVE, Values.GROWING, Values.CLIMBING, Values.OFFSET)
+"""Numbers whose scores exceed 16."""
+
+
+def eager_supports(case: Case) -> str | None:
+    """Return the reason why no model makes a call like a case by its own function, or None."""
+    has_bool_mask = case.mask is not None and case.mask.kind is MaskKind.BOOL
+    may_be_hidden = has_bool_mask or (case.is_causal and case.queries > case.keys)
+    is_scaled = case.scale is not None and abs(case.scale) * math.sqrt(case.d_head) > 1
+    if case.dtype == torch.float16 and may_be_hidden and (case.values in LARGE or is_scaled):
+        # most laws that draw masks meet it
+        page = "docs/findings/transformers_eager.md"
+        return f"in float16 a hidden row is no mean where scores exceed 16 ({page})"
+    return supports(case)
+
+
+def float32_supports(case: Case) -> str | None:
+    """Return likewise for an eager function whose softmax is computed in float32."""
+    is_bool = case.mask is not None and case.mask.kind is MaskKind.BOOL
+    if is_bool and case.dtype == torch.float64:
+        return "in float64 the number that hides a key overflows the softmax in float32"
+    return eager_supports(case)
 
 
 def sdpa_supports(case: Case) -> str | None:

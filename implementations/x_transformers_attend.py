@@ -76,6 +76,8 @@ def supports(case: Case) -> str | None:
     if is_emptied and case.dtype == torch.float64:
         # docs/findings/x_transformers.md
         return "in float64 a row that the causal flag leaves without keys is NaN"
+    if has_bool_mask and case.backward and case.dtype == torch.float64:
+        return "in float64 gradients are NaN if a bool mask leaves a row without keys"
     return None
 
 

@@ -1,6 +1,7 @@
 """The exceptions that end a law: a violation, a case not claimed, an error of the subject."""
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
@@ -76,11 +77,17 @@ class Mismatch:
 
 
 class Violation(AssertionError):
-    """A broken law. The message is for people; `mismatch` is for reports."""
+    """A broken law. The message is for people; `mismatch` is for reports.
+
+    Attributes:
+        mismatch: the worst wrong element, if elements were compared.
+        case: the case that breaks the law, if the law found another one than it was given.
+    """
 
     def __init__(self, message: str, mismatch: Mismatch | None = None) -> None:
         super().__init__(f"{message}: {mismatch}" if mismatch else message)
         self.mismatch = mismatch
+        self.case: Any = None
 
 
 class Explained(Violation):

@@ -57,7 +57,7 @@ class _LawRun:
         if not trial.was_tried:
             return
         if trial.error is not None:
-            self.failing, self.made = case, trial.made
+            self.failing, self.made = getattr(trial.error, "case", None) or case, trial.made
             raise trial.error
         self.count.examples += 1
         if isinstance(case, Case):

@@ -9,6 +9,9 @@ from jaxtyping import Bool, Float
 from attnspec.implementations.adapters.mask_routing import of_rank_4
 from attnspec.implementations.adapters.parameters import limited, parameters, require
 
+MOST_BLOCK_MASKS = 4096
+"""Block masks of a call that take less than a gigabyte while torch makes them."""
+
 
 def from_flex_attention(function: Callable[..., Any]) -> Callable[..., Any]:
     """Adapt `torch.nn.attention.flex_attention.flex_attention`, or a compiled form of it.

@@ -35,6 +35,11 @@ def run(page: str, block: int, *arguments: int) -> tuple[list[str], int]:
     return done.stdout.split("\n")[:-1], done.returncode
 
 
+class TestTransformersEager:
+    def test_a_hidden_row_is_nan_in_float16(self):
+        assert run("transformers_eager.md", 0) == (["0.5", "0.0", "1.0", "nan"], 0), FIXED
+
+
 class TestFlexAttention:
     def test_two_indices_give_a_wrong_result(self):
         assert run("flex_attention.md", 0, 3) == (["True", "False"], 0), FIXED

@@ -33,7 +33,7 @@ from attnspec.conformance.mutants.bases.wrong_at import wrong_at
 from attnspec.conformance.report.record import HIDDEN, Outcome
 from attnspec.conformance.runner.check import check
 from attnspec.conformance.runner.effort import Effort
-from attnspec.spec import Case, Feature
+from attnspec.spec import Case, Deviation, Feature
 
 LAW = laws.load()["every-two-regimes-equal-the-definition"]
 LAWS = {
@@ -139,7 +139,7 @@ def test_every_pair_that_is_claimed_is_drawn(everything, backward):
     assert not any(map(too_costly, chosen.cases))
 
 
-def nothing(call, profile, rows):
+def nothing(call, profile, rows=range(4)):
     """An oracle that expects nothing, in no time."""
     shape = (*call.query.shape[:2], len(rows))
     zeros = torch.zeros(*shape, call.value.shape[3], dtype=torch.float64)
@@ -147,7 +147,7 @@ def nothing(call, profile, rows):
     return Expected(out=zeros, bound=zeros + torch.inf, lse=row, lse_bound=row + torch.inf)
 
 
-def far_from_zero(call, profile, rows):
+def far_from_zero(call, profile, rows=range(4)):
     """An oracle of large numbers, beside which no mistake shows."""
     expected = nothing(call, profile, rows)
     return replace(expected, out=expected.out + 1)
@@ -341,6 +341,48 @@ def test_a_backward_pass_that_hides_mistakes_is_repeated_in_finer_numbers():
     LAWS[True].check(hidden, case.but(backward=True))
     assert calls[0][0] is torch.bfloat16
     assert {dtype for dtype, _ in calls[1:]} == {torch.float16}
+
+
+@pytest.fixture
+def wrong_in_float32():
+    """A subject that is wrong in float32, judged by an oracle that sees nothing in bfloat16."""
+
+    class Wrong(Dense):
+        def __call__(self, query, *arguments, **options):
+            out = super().__call__(query, *arguments, **options)
+            return out + 1 if query.dtype == torch.float32 else out
+
+    subject = subject_of(Wrong(), features=frozenset(), dtypes=(torch.float32, torch.bfloat16))
+
+    def expect(call, profile, **rows):
+        hides = call.query.dtype == torch.bfloat16
+        return (far_from_zero if hides else subject.oracle)(call, profile, **rows)
+
+    return replace(subject, oracle=expect)
+
+
+HIDING = Case(queries=4, keys=4, d_head=8, d_value=8, dtype=torch.bfloat16)
+
+
+def test_a_failure_of_a_repeated_call_is_reported_as_that_call(wrong_in_float32):
+    law = dataclasses.replace(LAW, pinned=(HIDING,))
+    record = check(law, wrong_in_float32, Effort.SMOKE)
+    assert record.outcome is Outcome.FAILED, record.reason
+    assert "dtype=float32" in record.case
+
+
+def test_a_repeated_call_with_a_known_bug_is_left_out(wrong_in_float32):
+    known = Deviation(
+        law=LAW.name,
+        reason="it is wrong in float32",
+        link="the tracker",
+        applies=lambda case: case.dtype == torch.float32,
+        example=HIDING.but(dtype=torch.float32),
+    )
+    implementation = replace(wrong_in_float32.implementation, deviations=(known,))
+    LAW.check(replace(wrong_in_float32, implementation=implementation), HIDING)
+    with pytest.raises(Violation):
+        LAW.check(wrong_in_float32, HIDING)
 
 
 def test_a_scalar_oracle_judges_no_design():

@@ -59,6 +59,16 @@ class TestXTransformers:
         assert wide[0].isnan(), FIXED
         assert wide[1:].tolist() == pytest.approx([0.0, 0.5, 1.0])
 
+    def test_a_hidden_row_spoils_all_gradients_in_float64(self, attend):
+        readable = torch.tensor([[False, False, False], [True, True, True]]).view(1, 1, 2, 3)
+        for dtype, is_spoilt in ((torch.float32, False), (torch.float64, True)):
+            value = self.value.detach().to(dtype, copy=True).requires_grad_()
+            key = self.query.to(dtype)
+            out = attend()(key[:, :, :2], key, value, mask=readable)[0]
+            assert out.flatten().tolist() == pytest.approx([0.0, 1.0])
+            out.sum().backward()
+            assert bool(value.grad.isnan().all()) is is_spoilt, FIXED
+
     def test_a_clamped_bias_hides_nothing(self, attend):
         bias = torch.tensor([0.0, -torch.inf, -torch.inf]).view(1, 1, 1, 3)
         module = attend(softclamp_logits=True, logit_softclamp_value=1.0)
@@ -250,11 +260,13 @@ class TestOnnxRuntime:
         }
         assert run(one_node("Attention", inputs), inputs).item() == 7.0, FIXED
 
-    def test_a_query_of_nan_gives_zeros(self):
+    @pytest.mark.parametrize("place", ["query", "first key"])
+    def test_a_query_of_nan_gives_zeros(self, place):
         numbers = numpy.ones((1, 2, 8), dtype="float32")
+        first = numpy.array([numpy.nan, 1], dtype="float32").reshape(1, 2, 1)
         inputs = {
-            "query": numbers * numpy.nan,
-            "key": numbers,
+            "query": numbers * (numpy.nan if place == "query" else 1),
+            "key": numbers * (first if place == "first key" else 1),
             "value": numbers,
             "past_key": None,
             "past_value": None,
