@@ -4,8 +4,7 @@ A law that relates two calls has no tolerance of its own: each result must lie w
 and the two must agree within the sum of their bounds.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 import torch
 from jaxtyping import Bool, Float
@@ -17,7 +16,7 @@ from attnspec.conformance.attention.oracle import Expected, check_oracle
 from attnspec.conformance.attention.subject import Subject
 from attnspec.conformance.attention.values import normal
 from attnspec.conformance.comparison.close import check_close
-from attnspec.conformance.comparison.violation import NotClaimed, Raised
+from attnspec.conformance.comparison.violation import NotClaimed
 from attnspec.spec import (
     Case,
     CausalAlignment,
@@ -236,18 +235,3 @@ def check_equal_calls(
         may_be_nan=expected.may_be_nan,
     )
     require_evidence(first, expected, expected_again)
-
-
-@contextmanager
-def may_refuse_mask_dtype(case: Case) -> Iterator[None]:
-    """Let a call raise whose mask has a dtype that its queries do not have (MSK-20).
-
-    Raises:
-        NotClaimed: in place of what such a call raises.
-    """
-    try:
-        yield
-    except Raised:
-        if case.mask is None or case.mask.dtype is None:
-            raise
-        raise NotClaimed("a float mask of another dtype is refused") from None

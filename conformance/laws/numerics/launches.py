@@ -16,9 +16,9 @@ from attnspec.conformance.attention.part import Part
 from attnspec.conformance.attention.subject import Subject
 from attnspec.conformance.attention.values import generator
 from attnspec.conformance.attention.workloads import Turns
-from attnspec.conformance.laws.helpers.calls import may_refuse_mask_dtype
 from attnspec.conformance.laws.helpers.cases import BF16, F32
 from attnspec.conformance.laws.helpers.gradients import empty_rows_are_zero, incoming_gradient
+from attnspec.conformance.laws.helpers.mask_dtype import may_refuse_mask_dtype
 from attnspec.conformance.laws.helpers.sample import Limits, Sample, may_have_empty_rows
 from attnspec.conformance.laws.law import law
 from attnspec.spec import Case, CausalAlignment, Layout, Layouts, Values

@@ -7,13 +7,13 @@ from itertools import islice
 
 from attnspec.conformance.attention.subject import WRT, Subject
 from attnspec.conformance.attention.workloads import PHASES, Phase, Turns, workloads
-from attnspec.conformance.laws.helpers.calls import may_refuse_mask_dtype
 from attnspec.conformance.laws.helpers.cases import BF16, F16, F32
 from attnspec.conformance.laws.helpers.gradients import (
     empty_rows_are_zero,
     incoming_gradient,
     operands_with_gradient,
 )
+from attnspec.conformance.laws.helpers.mask_dtype import may_refuse_mask_dtype
 from attnspec.conformance.laws.helpers.sample import Limits, Sample
 from attnspec.conformance.laws.law import law
 from attnspec.spec import Case, CausalAlignment, Layout, Layouts, Values
