@@ -20,6 +20,7 @@ from attnspec.spec import (
     Feature,
     KeyLengths,
     Mask,
+    MaskKind,
     MaskPattern,
     MaskShape,
 )
@@ -50,6 +51,13 @@ def _from_the_end(deviation: Deviation) -> Deviation:
     )
 
 
+ONE_KEY = Case(
+    queries=2,
+    is_causal=True,
+    mask=Mask(kind=MaskKind.FLOAT, pattern=MaskPattern.BIAS, shape=MaskShape.KEYS),
+)
+"""A query without a key before one that reads the only key."""
+
 PLAIN = onnx_reference.IMPLEMENTATION
 IMPLEMENTATION = replace(
     PLAIN,
@@ -60,6 +68,7 @@ IMPLEMENTATION = replace(
     profile=replace(PLAIN.profile, causal_alignment=CausalAlignment.LOWER_RIGHT),
     deviations=(
         *map(_from_the_end, PLAIN.deviations),
+        *found_by(("a-head-reads-its-own-group",), has_one_row, ONE_KEY),
         *found_by(LAWS, has_one_row, EXAMPLE.but(batch=2, key_lengths=KeyLengths.RAGGED)),
     ),
 )
