@@ -92,6 +92,7 @@ class LibraryRecord:
         findings: the findings of the probe, whose evidence the answers rest on.
         laws: the number of laws by outcome in a run of `attnspec check`; empty if there was none.
         effort: the effort of this run.
+        checked: the day of this run (UTC); empty in a record that is older than the field.
         reasons: why calls fail that are pinned as known deviations.
     """
 
@@ -107,6 +108,7 @@ class LibraryRecord:
     findings: tuple[Finding, ...]
     laws: dict[str, int] = field(default_factory=dict)
     effort: str = ""
+    checked: str = ""
     reasons: tuple[str, ...] = ()
 
     @property
@@ -240,6 +242,7 @@ def with_laws(record: LibraryRecord, report: Report) -> LibraryRecord:
     data = asdict(record) | {
         "laws": counts,
         "effort": report.run.effort,
+        "checked": report.run.date[:10],
         "reasons": list(dict.fromkeys(pinned)),
     }
     return LibraryRecord.from_data(data)

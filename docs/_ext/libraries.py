@@ -155,11 +155,14 @@ def _laws() -> list[nodes.Node]:
     shown = [
         outcome for outcome in Outcome if any(record.laws.get(str(outcome)) for record in records())
     ]
-    heads = ["implementation", "effort", *map(str, shown)]
+    heads = ["implementation", "effort", "checked", *map(str, shown)]
     lines = []
     for record in records():
         counts = [str(record.laws.get(str(outcome), "") or "") for outcome in shown]
-        lines.append([text(record.name), text(record.effort or "not run"), *map(text, counts)])
+        effort, day = "not run", ""
+        if record.laws:
+            effort, day = record.effort, record.checked or record.date
+        lines.append([*map(text, (record.name, effort, day, *counts))])
     parts: list[nodes.Node] = [table(heads, lines, "numbers")]
     reasons: dict[str, list[str]] = {}
     for record in records():

@@ -138,7 +138,7 @@ def test_laws_are_counted_and_pinned_reasons_kept(record):
     counted = with_laws(record, Report(run=run, records=(*kept, stranger)))
     assert counted.laws == {"passed": 2, "expected failure": 1}
     assert counted.reasons == ("r2",)
-    assert counted.effort == "smoke"
+    assert (counted.effort, counted.checked) == ("smoke", "2026-11-25")
     assert LibraryRecord.from_data(json.loads(json.dumps(asdict(counted)))) == counted
     with pytest.raises(ValueError, match="the report is not about eager"):
         with_laws(record, Report(run=run, records=(stranger,)))
