@@ -148,7 +148,7 @@ IMPLEMENTATION = Implementation(
         ),
         reason="in float16 the backward pass multiplies the output and its incoming gradient in"
         " float16, so that gradients are NaN where a product exceeds 65 504 (seen in jax 0.10.2)",
-        link="docs/findings/pallas.md#gradients-round-a-difference-to-16-bits-and-overflow-in-float16",
+        link="docs/findings/pallas.md#a-difference-in-16-bits",
         applies=overflows,
         example=OVERFLOWING,
     ),

@@ -56,6 +56,9 @@ NEIGHBOURS = (
 )
 EXERCISE = "tests/conformance/exercise/test_page.py::test_the_page_shows_what_the_command_prints"
 FLEX = "tests/implementations/test_findings_of_libraries.py::test_two_indices_give_a_wrong_result"
+EAGER_OF_TRANSFORMERS = (
+    "tests/implementations/test_findings_of_libraries.py::test_a_hidden_row_is_nan_in_float16"
+)
 FLEX_OF_TRANSFORMERS = (
     "tests/implementations/test_findings_of_libraries.py::test_a_float_mask_gives_nan"
 )
@@ -84,6 +87,10 @@ TESTED = {
         "docs/findings/flex_attention.md",
         "for (int64_t x1 = 0; x1 < 3; x1 += 1)                    // keys",
     ): FLEX,
+    (
+        "docs/findings/transformers_eager.md",
+        "from types import SimpleNamespace",
+    ): EAGER_OF_TRANSFORMERS,
     ("docs/findings/transformers_flex_attention.md", "import sys"): FLEX_OF_TRANSFORMERS,
     ("docs/findings/transformers_flex_attention.md", "import torch"): FLEX_OF_TRANSFORMERS,
     (
