@@ -52,7 +52,7 @@ def supports(case: Case) -> str | None:
 
 
 def _laid_out_anew(applies: Callable[[Case], bool]) -> Callable[[Case], bool]:
-    """Return whether a bug of torch affects a case whose operands have any layout.
+    """Return the condition of a bug of torch for operands in any layout.
 
     Attend writes queries, keys and values out, so that torch's flash kernel runs in all layouts.
     """

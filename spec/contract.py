@@ -80,6 +80,10 @@ class Deviation:
                 f"the example of the deviation from {self.law} is not one of its cases"
             )
 
+    def affects(self, case: Case) -> bool:
+        """Return whether the bug shows in a case on this machine."""
+        return self.applies(case) and self.unavailable() is None
+
 
 @dataclass(frozen=True, kw_only=True)
 class Counters:

@@ -64,7 +64,7 @@ def try_case(
             return Trial(refusal=reason)
     if isinstance(subject, Subject):
         known = deviations(law, subject)
-        if any(each.applies(case) and each.unavailable() is None for each in known):
+        if any(each.affects(case) for each in known):
             return Trial(refusal="")
     if on_case is not None:
         on_case(case)
