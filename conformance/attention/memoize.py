@@ -36,10 +36,16 @@ _ARGUMENTS = tuple(item.name for item in fields(Call))
 
 @dataclass(frozen=True)
 class _Key:
-    """The key of one call of a function; two keys are equal if their contents are."""
+    """The key of one call of a function; two keys are equal if their contents are.
+
+    Attributes:
+        contents: of the arguments.
+        compute: makes the call. It is taken out of a key that is kept, since it holds the
+            arguments, such as all weights of a model.
+    """
 
     contents: tuple[Any, ...]
-    compute: Callable[[], Any] = field(compare=False)
+    compute: list[Callable[[], Any]] = field(compare=False)
 
 
 def memoize_oracle(
@@ -93,7 +99,7 @@ def memoize(
 
     @functools.lru_cache(maxsize=kept)
     def look_up(key: _Key) -> Result:
-        result: Result = key.compute()
+        result: Result = key.compute.pop()()
         return result
 
     @functools.wraps(function)
@@ -102,7 +108,7 @@ def memoize(
         if not where(*arguments, **options):
             return compute()
         contents = (*map(content_of, arguments), content_of(options))
-        return look_up(_Key(contents, compute))
+        return look_up(_Key(contents, [compute]))
 
     return cached
 

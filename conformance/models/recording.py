@@ -14,6 +14,10 @@ from attnspec.spec import GPT2Config
 KEPT = 40
 """Number of calls that are kept, the last ones."""
 
+LARGEST = 2**23
+"""Parameters of the models that are kept, the last ones, and the last one of any size: a law may
+build sixty models of the vocabulary of GPT-2, which together would fill the memory."""
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ModelCall:
@@ -77,10 +81,15 @@ def recording() -> Iterator[Recording]:
 
 
 def record_model(model: Any, config: GPT2Config, weights: Mapping[str, torch.Tensor]) -> None:
-    """Record a model, if a recording is on."""
+    """Record a model, if a recording is on; the oldest are given up if they are too large."""
     current = _CURRENT.get()
-    if current is not None:
-        current.built.append((model, config, weights))
+    if current is None:
+        return
+    current.built.append((model, config, weights))
+    while len(current.built) > 1 and sum(map(_numbers, current.built)) > LARGEST:
+        given_up = current.built.pop(0)[0]
+        if given_up is not None:
+            current.calls = [call for call in current.calls if call.model is not given_up]
 
 
 def record_call(model: Any, input_ids: torch.Tensor, options: dict[str, Any], result: Any) -> None:
@@ -89,3 +98,7 @@ def record_call(model: Any, input_ids: torch.Tensor, options: dict[str, Any], re
     if current is not None:
         call = ModelCall(model=model, input_ids=input_ids, options=options, result=result)
         current.calls = [*current.calls[1 - KEPT :], call]
+
+
+def _numbers(built: tuple[Any, GPT2Config, Mapping[str, torch.Tensor]]) -> int:
+    return sum(weight.numel() for weight in built[2].values())

@@ -1,10 +1,12 @@
 """Results that laws share: equal arguments are computed once, others separately."""
 
+import weakref
+
 import pytest
 import torch
 
 from attnspec.conformance.attention.inputs import draw
-from attnspec.conformance.attention.memoize import FACTOR, FEW, LARGEST, memoize_oracle
+from attnspec.conformance.attention.memoize import FACTOR, FEW, LARGEST, memoize, memoize_oracle
 from attnspec.conformance.attention.oracle import expect
 from attnspec.spec import Case, EmptyRow, Mask, Profile, Rounding, RoundingLevel
 
@@ -134,3 +136,13 @@ def test_an_error_is_not_kept(counting):
         with pytest.raises(ValueError, match="no"):
             oracle(draw(CASE), Profile())
     assert counting.calls == 2
+
+
+def test_arguments_of_a_kept_result_are_not_kept():
+    total = memoize(lambda weights: weights["w"].sum(), kept=4)
+    weight = torch.ones(3)
+    alive = weakref.ref(weight)
+    assert total({"w": weight}) == 3
+    del weight
+    assert alive() is None
+    assert total({"w": torch.ones(3)}) == 3
