@@ -59,11 +59,12 @@ def in_float64(weights: Weights) -> dict[str, torch.Tensor]:
     return {name: weight.detach().double() for name, weight in weights.items()}
 
 
-def _is_small(config: GPT2Config, weights: Weights, *_: Any, **__: Any) -> bool:
+def is_small(config: GPT2Config, weights: Weights, *_: Any, **__: Any) -> bool:
+    """Return whether a result for this model is cached."""
     return sum(weight.numel() for weight in weights.values()) <= LARGEST
 
 
-_enclosed = memoize(forward, kept=KEPT, where=_is_small)
+_enclosed = memoize(forward, kept=KEPT, where=is_small)
 """Cached: many models are compared with one forward pass, and its enclosure takes long."""
 
 

@@ -23,6 +23,7 @@ from attnspec.conformance.models.oracle import (
     check_within,
     in_float64,
     is_narrow,
+    is_small,
     model_oracle,
     own_logits,
 )
@@ -227,7 +228,7 @@ def _enclosures(
     )
 
 
-_cached_enclosures = memoize(_enclosures, kept=16)
+_cached_enclosures = memoize(_enclosures, kept=16, where=is_small)
 """Memoized: many models are compared with the same gradients."""
 
 
