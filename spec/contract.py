@@ -121,8 +121,8 @@ class Implementation:
         counters: returns its own counts; None if it counts nothing.
         extras: its claims about torch's tools.
         compiles_each_shape: true if it compiles anew for each shape of its operands. Pinned cases
-            then share few shapes, and so do the regimes (NUM-18): compiling takes longer than
-            calls.
+            then share few shapes, and so do the regimes (NUM-18), and a smoke run tries few of
+            them: compiling takes longer than calls.
     """
 
     name: str

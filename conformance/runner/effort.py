@@ -8,7 +8,7 @@ class Effort(StrEnum):
     """How many cases to try; every effort tries all pinned cases first."""
 
     SMOKE = "smoke"
-    """Pinned cases and a few more; takes seconds."""
+    """Pinned cases and a few more, or few of them where each shape is compiled; takes seconds."""
     STANDARD = "standard"
     """The default: wide cases, grown ones, new on every run, and more drawn ones, the same ones."""
     THOROUGH = "thorough"

@@ -273,6 +273,40 @@ def test_smoke_tries_fewer_cases_than_standard():
     assert 0 < seen[Effort.SMOKE] < seen[Effort.STANDARD]
 
 
+@pytest.mark.parametrize(
+    ("cost", "effort", "keys"),
+    [
+        (1.0, Effort.SMOKE, [301, 303, 305]),
+        (3.0, Effort.SMOKE, [301]),
+        (20.0, Effort.SMOKE, [301]),
+        (1.0, Effort.STANDARD, [301, 302, 303, 304, 305]),
+    ],
+)
+def test_smoke_tries_few_cases_where_each_shape_is_compiled(cost, effort, keys):
+    tried = []
+
+    def body(subject, case):
+        """ATT-1: always true."""
+        tried.append(case.keys)
+
+    law = a_law(body, pinned=tuple(Case(keys=keys) for keys in range(301, 306)), cost=cost)
+    check(law, subject(compiles_each_shape=True), effort)
+    assert tried == keys
+
+
+def test_smoke_goes_on_to_a_claimed_case_where_each_shape_is_compiled():
+    def is_last(case):
+        return None if case.keys == 304 else "only one length"
+
+    law = a_law(
+        lambda subject, case: None,
+        pinned=tuple(Case(keys=keys) for keys in range(301, 306)),
+        explore=lambda subject: st.nothing(),
+    )
+    record = check(law, subject(compiles_each_shape=True, supports=is_last), Effort.SMOKE)
+    assert (record.outcome, record.examples) == (Outcome.PASSED, 1)
+
+
 # 0 and 1 equal False and True, which other draws have asked for before
 @given(case=cases(lengths=(0, 1))(subject()))
 def test_a_length_that_is_drawn_is_no_flag(case):
