@@ -89,6 +89,12 @@ TRAINED = (
     Sizes(name="Llama 3, divided among devices", heads=((4, 2), (8, 2)), widths=((128, 128),)),
 )
 EIGHT_HEADS = Sizes(name="Llama 3.2, divided", heads=((8, 2), (8, 1)), widths=((64, 64),))
+OF_DEVICES = Sizes(
+    name="the heads of a device",
+    heads=((4, 1), (8, 2), (8, 1), (8, 8), (12, 12), (6, 2)),
+    widths=((64, 64), (96, 96), (128, 128), (256, 256)),
+)
+"""What tensor parallelism leaves a device of a model: few heads, and so long texts of a batch."""
 SMALL_ENCODER = Sizes(name="all-MiniLM, E5 small", heads=((12, 12), (8, 8)), widths=((32, 32),))
 WIDE_ENCODER = Sizes(name="BERT, divided", heads=((8, 8),), widths=((64, 64),))
 PHI_3 = Sizes(

@@ -52,6 +52,7 @@ CACHES = (
     Layouts(key=Layout.CACHE_INSIDE, value=Layout.CACHE_INSIDE),
 )
 OF_A_DEVICE = LLAMA.but(heads=4, kv_heads=1, d_head=64, d_value=64)
+LONG_PROMPTS = LLAMA.but(batch=2, heads=4, kv_heads=1, queries=769, keys=769)
 PLAIN = LLAMA.but(heads=4, kv_heads=4, is_causal=False, dtype=F32)
 DECODING = LLAMA.but(is_causal=False, queries=1, keys=1031, batch=4, dtype=F16)
 GPT2 = PLAIN.but(heads=12, kv_heads=12, d_head=64, d_value=64, is_causal=True)
@@ -118,6 +119,8 @@ def _cases_of(
         OF_A_DEVICE.but(batch=17, queries=66, keys=66),
         # over 4096 tiles of 64 queries
         OF_A_DEVICE.but(batch=50, heads=56, kv_heads=8, queries=65, keys=65),
+        # several prompts, each longer than two tiles of 256
+        LONG_PROMPTS,
     ),
     wide=partial(cases_of_workloads, backward=False),
     large=partial(cases_of_workloads, backward=False, rounds=range(1, ROUNDS)),
@@ -138,6 +141,7 @@ def law_calls_of_models_equal_the_definition(subject: Subject, case: Case) -> No
         LLAMA.but(backward=True),
         LLAMA.but(backward=True, seed=FROZEN.index(("key",))),
         OF_A_DEVICE.but(heads=1, queries=2049, keys=2049, backward=True),
+        LONG_PROMPTS.but(queries=577, keys=577, backward=True),
     ),
     wide=partial(cases_of_workloads, backward=True),
     large=partial(cases_of_workloads, backward=True, rounds=range(1, ROUNDS)),

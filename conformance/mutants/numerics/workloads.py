@@ -51,6 +51,31 @@ plant_dense(
     killed_by=LAW,
 )
 plant_dense(
+    "own-wrong-long-prompts",
+    "the output is wrong for several causal texts of over 512 tokens in groups of 4 wide heads",
+    wrong_at(
+        ("causal", "yes"),
+        ("heads in a group", "4"),
+        ("d_head", "128"),
+        ("batch", "2 to 4"),
+        ("queries", "513 to 1 000"),
+    ),
+    killed_by=LAW,
+)
+plant_dense(
+    "own-wrong-training-on-long-texts",
+    "the output is wrong there if gradients are required",
+    wrong_at(
+        ("backward", "yes"),
+        ("causal", "yes"),
+        ("heads in a group", "4"),
+        ("d_head", "128"),
+        ("batch", "2 to 4"),
+        ("queries", "513 to 1 000"),
+    ),
+    killed_by=GRADIENTS,
+)
+plant_dense(
     "own-wrong-long-training",
     "the output is wrong with 64 channels and over 2 048 tokens if gradients are required",
     wrong_at(

@@ -95,6 +95,9 @@ def test_known_combinations_are_called_in_every_run():
         llama = [c for c in cases if c.is_causal and c.heads == 4 * c.kv_heads and c.d_head == 128]
         assert any(c.backward and c.queries > 256 for c in llama)
         assert any(c.queries > 16 and c.keys > 1024 for c in llama)
+        for backward in (False, True):
+            long = [c for c in cases if c.backward is backward and c.queries > 512]
+            assert {64, 96, 128} <= {c.d_head for c in long if c.batch > 1}
         assert any(c.queries == 1 and c.batch > 1 for c in cases)
         assert any(c.layouts.query is Layout.PACKED and c.kv_heads < c.heads for c in cases)
         assert any(c.keys > 2**14 for c in cases)
