@@ -36,6 +36,11 @@ WIDTH = 128
 
 MANY_IDS = 50_257
 
+LARGEST_TABLE, LARGEST_TABLE_WITH_GRADIENTS = 33_007 * 768, 2**22
+"""Numbers of the largest token table: more rows than 15 bits count at the width of the smallest
+released model. Its weights lie in memory a dozen times, and two dozen times with bounds of their
+gradients; a worker needs some two gigabytes."""
+
 SPREADS = {"initializer_range": 0.05, "embedding_range": 1.0}
 """Standard deviations of the weights at which attention chooses no single key at this width."""
 
@@ -109,6 +114,8 @@ def grown(case: ModelCase, growths: Collection[Growth], dice: random.Random) -> 
     for growth in growths:
         for name, size in sizes[growth].items():
             larger[name] = max(size, larger.get(name, getattr(case, name)))
+    if Growth.IDS in growths:
+        larger["vocab_size"] = min(larger["vocab_size"], LARGEST_TABLE // (heads * width))
     return case.but(
         n_head=heads,
         d_head=width,
@@ -150,5 +157,11 @@ def grown_cases(law: str, pinned: Sequence[ModelCase], seed: int, count: int) ->
         chosen.append(dice.choice(unlike) if is_of_two and unlike else (growth,))
     large = [grown(dice.choice(small), each, dice) for each in chosen]
     if law == GRADIENTS:
-        large = [case.but(n_layer=min(case.n_layer, 6)) for case in large]
+        most = LARGEST_TABLE_WITH_GRADIENTS
+        large = [
+            case.but(
+                n_layer=min(case.n_layer, 6), vocab_size=min(case.vocab_size, most // case.n_embd)
+            )
+            for case in large
+        ]
     return large

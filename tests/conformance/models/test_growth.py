@@ -12,6 +12,8 @@ from attnspec.conformance import laws
 from attnspec.conformance.models.case import PADDED, PINNED, draw
 from attnspec.conformance.models.growth import (
     GRADIENTS,
+    LARGEST_TABLE,
+    LARGEST_TABLE_WITH_GRADIENTS,
     MANY_IDS,
     MORE_OF_EVERYTHING,
     OF_TWO_SIZES,
@@ -52,7 +54,7 @@ def has_grown(case, growth):
         Growth.BATCH: case.batch > 11,
         Growth.ROWS: case.batch > 3 and case.length > 128,
         Growth.CHANNELS: case.n_layer > 1 and case.n_embd == 768,
-        Growth.IDS: case.vocab_size == MANY_IDS and case.length > 64,
+        Growth.IDS: case.vocab_size > 5000 and case.length > 64,
     }[growth]
 
 
@@ -92,6 +94,9 @@ def test_the_laws_of_a_run_meet_every_growth():
     assert sum(case.batch > 3 for case in cases) > 3
     assert sum(case.n_embd == 768 for case in cases) > 3
     assert sum(case.vocab_size == MANY_IDS for case in cases) > 3
+    assert max(case.vocab_size * case.n_embd for case in cases) <= LARGEST_TABLE
+    with_gradients = tried[GRADIENTS]
+    assert max(c.vocab_size * c.n_embd for c in with_gradients) <= LARGEST_TABLE_WITH_GRADIENTS
 
 
 def test_more_cases_of_a_law_are_of_other_growths():
