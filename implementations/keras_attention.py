@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float
 from attnspec.implementations.adapters.grouped_heads import from_grouped_shapes
 from attnspec.implementations.adapters.heads_after_length import from_heads_after_length
 from attnspec.implementations.adapters.mask_routing import of_rank_4
-from attnspec.implementations.cpu_kernels import DEVIATIONS, PROFILE
+from attnspec.implementations.cpu_kernels import DEVIATIONS, PROFILE, SUMMED_GRADIENT
 from attnspec.implementations.frameworks import missing
 from attnspec.implementations.known_bugs import deviations
 from attnspec.spec import (
@@ -111,10 +111,13 @@ def _found_by(
 
 EMPTY = Case(queries=2, keys=3, dtype=torch.float16, mask=Mask(pattern=MaskPattern.EMPTY_ROWS))
 
-OF_TORCH = tuple(
-    replace(each, example=each.example.but(dtype=torch.float32))
-    for each in DEVIATIONS
-    if each.applies(each.example.but(dtype=torch.float32))
+OF_TORCH = (
+    *(
+        replace(each, example=each.example.but(dtype=torch.float32))
+        for each in DEVIATIONS
+        if each.applies(each.example.but(dtype=torch.float32))
+    ),
+    SUMMED_GRADIENT,
 )
 """The deviations of torch in the types that Keras takes."""
 

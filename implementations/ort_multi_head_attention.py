@@ -110,6 +110,7 @@ LAWS = (
     "calls-without-gradients-are-right-and-change-no-later-call",
     "deterministic-algorithms-give-the-same",
     "a-lower-precision-of-products-changes-nothing-else",
+    "the-largest-calls-equal-the-definition",
 )
 """The laws that detect the last query that reads the future in a case with the causal flag."""
 
