@@ -115,7 +115,10 @@ def flex_supports(case: Case) -> str | None:
     return supports(case)
 
 
-LARGE = (Values.PEAKED, Values.NEGATIVE, Values.GROWING, Values.CLIMBING, Values.OFFSET)
+LARGE = (
+    *(Values.PEAKED, Values.NEGATIVE, Values.GROWING, Values.CLIMBING, Values.OFFSET),
+    *(Values.ONE_HOT, Values.NEEDLES),
+)
 """Numbers whose scores exceed 16."""
 
 
