@@ -22,11 +22,12 @@ def supports(case: Case) -> str | None:
     """Return the reason why uncompiled `flex_attention` refuses a case, or None."""
     if case.keys == 0:
         return "flex_attention takes no call without keys"
-    if case.mask is not None and case.mask.kind is MaskKind.BOOL:
-        if case.queries == 0:
-            return "torch makes no block mask of a bool mask without queries"
-        if case.batch * case.heads > MOST_BLOCK_MASKS:
-            return "a block mask has 128 queries and keys for each head: these take gigabytes"
+    is_modified = case.mask is not None or case.is_causal or case.window is not None or case.alibi
+    if case.queries == 0 and is_modified:
+        return "flex_attention reads no mask, position or slope without queries"
+    is_bool = case.mask is not None and case.mask.kind is MaskKind.BOOL
+    if is_bool and case.batch * case.heads > MOST_BLOCK_MASKS:
+        return "a block mask has 128 queries and keys for each head: these take gigabytes"
     if case.d_head == 0 and case.scale is None:
         return "flex_attention divides by d_head for its default scale"
     return None
