@@ -110,6 +110,29 @@ def _found_by(
 
 
 EMPTY = Case(queries=2, keys=3, dtype=torch.float16, mask=Mask(pattern=MaskPattern.EMPTY_ROWS))
+EMPTY_IN_GROUPS = EMPTY.but(batch=2, heads=4, kv_heads=2, queries=8, keys=7, d_head=16, d_value=16)
+
+LAWS = (
+    *("an-empty-row-gives-the-declared-output", "output-lies-among-the-readable-values"),
+    *("output-is-linear-in-the-values", "identity-values-reveal-the-weights"),
+    *("batch-elements-are-independent", "heads-are-independent", "options-combine"),
+    *("adding-a-vector-to-every-key-changes-nothing", "repeating-every-key-changes-nothing"),
+    *("rotating-queries-and-keys-changes-nothing", "scale-multiplies-the-scores"),
+    *("default-scale", "negative-and-zero-scale", "a-power-of-four-moves-from-scale-to-queries"),
+    *("value-channels-are-independent", "a-key-affects-only-queries-that-read-it"),
+    *("shared-heads-equal-repeated-heads", "permuting-heads-permutes-the-output"),
+    *("the-unused-part-of-a-buffer-changes-nothing", "a-shared-prefix-equals-its-copies"),
+    *("requiring-gradients-changes-no-output", "every-output-is-within-its-bound"),
+    *("every-biased-score-is-within-its-bound", "every-two-regimes-equal-the-definition"),
+    *("calls-of-models-equal-the-definition", "the-largest-calls-equal-the-definition"),
+)
+"""The laws that draw a mask which lets a query read nothing."""
+
+LAWS_OF_GRADIENTS = (
+    "gradients-in-every-two-regimes-equal-the-definition",
+    "gradients-in-training-of-models-equal-the-definition",
+    "gradients-of-the-largest-calls-equal-the-definition",
+)
 
 OF_TORCH = (
     *(
@@ -131,7 +154,9 @@ IMPLEMENTATION = Implementation(
     profile=replace(PROFILE, empty_row_bool_mask=EmptyRow.MEAN),
     deviations=(
         *OF_TORCH,
-        *_found_by("an-empty-row-gives-the-declared-output", EMPTY),
+        *(each for law in LAWS for each in _found_by(law, EMPTY)),
+        *(each for law in LAWS_OF_GRADIENTS for each in _found_by(law, EMPTY.but(backward=True))),
+        *_found_by("dominant-key-gives-its-value", EMPTY_IN_GROUPS),
         *_found_by(
             "unreadable-nan-and-infinity-follow-the-profile",
             Case(
@@ -144,8 +169,6 @@ IMPLEMENTATION = Implementation(
                 mask=Mask(shape=MaskShape.FULL),
             ),
         ),
-        *_found_by("every-two-regimes-equal-the-definition", EMPTY),
-        *_found_by("gradients-in-every-two-regimes-equal-the-definition", EMPTY.but(backward=True)),
         # this law draws its masks itself
         *_found_by(
             "masks-broadcast",
