@@ -93,10 +93,10 @@ def law_backward_drops_the_same_weights_as_forward(subject: Subject, case: Case)
     writes = rounding.partial_writes(case.queries, case.keys, group)[1]
     c = (1 + r.gamma(2 * case.queries * group + 16)) * (1 + r.u_o) ** (writes + 1) - 1
     for name, gradient in gradients.items():
-        exact, bound, mass = expected[name]
+        exact, bound = expected[name][:2]
         if name != "query":
             exact, bound, mass = (
-                in_groups(subject, each, case.kv_heads).sum(2) for each in (exact, bound, mass)
+                in_groups(subject, each, case.kv_heads).sum(2) for each in expected[name]
             )
             bound = bound + c * mass + r.f
         check_close(
@@ -114,11 +114,11 @@ def _gradients_by_rows(
     call: Call,
     factor: Float[torch.Tensor, "batch heads queries keys"],
     grad_out: Float[torch.Tensor, "batch heads queries d_value"],
-) -> dict[str, Float[torch.Tensor, "3 batch heads length channels"]]:
-    """Return exact gradients, their bounds and their mass, from a call of its own for each row.
+) -> dict[str, Float[torch.Tensor, "kinds batch heads length channels"]]:
+    """Return exact gradients and their bounds, from a call of its own for each row.
 
-    The mass is the sum of the largest absolute values that rows may have. Gradients of keys and
-    values are those of the copies that each query head has.
+    Gradients of keys and values are those of the copies that each query head has. A third kind is
+    their mass, the sum of the largest absolute values that rows may have.
 
     Args:
         subject: the implementation, of which only the claims are read.
@@ -129,57 +129,54 @@ def _gradients_by_rows(
     batch, heads, queries, d_head = call.query.shape
     numbers = batch * heads * call.key.shape[2] * (d_head + call.value.shape[3])
     at_once = max(1, NUMBERS // max(1, numbers))
-    rows: dict[str, list[torch.Tensor]] = {"exact": [], "bound": []}
+    call = _with_heads_of_its_own(subject, call)
+    rows: list[torch.Tensor] = []
     sums = {name: torch.zeros((), dtype=torch.float64) for name in ("key", "value")}
     for part in torch.arange(queries).split(at_once):
-        single = _rows_as_batch(subject, call, factor, part)
-        incoming = grad_out[:, :, part].transpose(1, 2).flatten(0, 1)[:, :, None]
-        expected = subject.expect_gradients(single, incoming)
+        by_row, incoming = factor[:, :, part].transpose(1, 2)[..., None], grad_out[:, :, part]
+        expected = subject.expect_gradients(
+            _rows_as_batch(call, by_row, part), incoming.transpose(1, 2).flatten(0, 1)[:, :, None]
+        )
         shape = (batch, len(part))
-        for kind, tensors in rows.items():
-            of_query = getattr(expected.query, kind).unflatten(0, shape)
-            tensors.append(of_query.squeeze(3).transpose(1, 2))
+        of_query = torch.stack([expected.query.exact, expected.query.bound])
+        rows.append(of_query.unflatten(1, shape).squeeze(4).transpose(2, 3))
         for name in sums:
-            scaled = factor[:, :, part].transpose(1, 2)[..., None] if name == "value" else 1.0
             gradient = getattr(expected, name)
-            exact = gradient.exact.unflatten(0, shape) * scaled
-            bound = gradient.bound.unflatten(0, shape) * scaled
-            sums[name] = sums[name] + torch.stack(
-                [each.sum(1) for each in (exact, bound, exact.abs() + bound)]
+            scaled = by_row if name == "value" else 1.0
+            exact, bound = (
+                each.unflatten(0, shape) * scaled for each in (gradient.exact, gradient.bound)
             )
-    exact, bound = (torch.cat(rows[kind], dim=2) for kind in ("exact", "bound"))
-    return {
-        "query": torch.stack([exact, bound, exact.abs() + bound]),
-        **sums,
-    }
+            terms = [each.sum(1) for each in (exact, bound, exact.abs() + bound)]
+            sums[name] = sums[name] + torch.stack(terms)
+    return {"query": torch.cat(rows, dim=3), **sums}
 
 
-def _rows_as_batch(
-    subject: Subject, call: Call, factor: torch.Tensor, rows: Int[torch.Tensor, " rows"]
-) -> Call:
-    """Make some queries batch elements, with values scaled by the factors of their weights.
-
-    Each query head has keys and values of its own, and a mask holds what the position of the query
-    hides or adds.
-    """
-    batch, heads, _, d_head = call.query.shape
-    shape = (batch, len(rows))
-    key, value = (repeat_kv(subject, tensor, heads) for tensor in (call.key, call.value))
-
-    def repeated(tensor: torch.Tensor) -> torch.Tensor:
-        return tensor[:, None].expand(*shape, *tensor.shape[1:]).flatten(0, 1)
-
+def _with_heads_of_its_own(subject: Subject, call: Call) -> Call:
+    """Give each query head keys and values of its own, and a mask all that hides or adds."""
     masked = with_only_a_mask(subject, call)
     mask = masked.attn_mask
     assert mask is not None
     if call.alibi_slopes is not None:
         bias = mask if mask.is_floating_point() else additive_mask(mask, torch.float64)
         mask = bias + alibi_bias(subject, call)
-    by_row = factor[:, :, rows].transpose(1, 2)[..., None] * value[:, None].double()
-    return masked.but(
+    heads = call.query.shape[1]
+    key, value = (repeat_kv(subject, tensor, heads) for tensor in (call.key, call.value))
+    return masked.but(key=key, value=value, attn_mask=mask, alibi_slopes=None)
+
+
+def _rows_as_batch(
+    call: Call,
+    factor: Float[torch.Tensor, "batch rows heads keys 1"],
+    rows: Int[torch.Tensor, " rows"],
+) -> Call:
+    """Make some queries batch elements, with values scaled by the factors of their weights."""
+    batch, heads, _, d_head = call.query.shape
+    mask = call.attn_mask
+    assert mask is not None
+    key = call.key[:, None].expand(batch, len(rows), *call.key.shape[1:])
+    return call.but(
         query=call.query[:, :, rows].transpose(1, 2).reshape(batch * len(rows), heads, 1, d_head),
-        key=repeated(key),
-        value=by_row.flatten(0, 1).to(value.dtype),
+        key=key.flatten(0, 1),
+        value=(factor * call.value[:, None].double()).flatten(0, 1).to(call.value.dtype),
         attn_mask=mask[:, :, rows].transpose(1, 2).flatten(0, 1)[:, :, None],
-        alibi_slopes=None,
     )
