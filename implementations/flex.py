@@ -22,9 +22,8 @@ def supports(case: Case) -> str | None:
     """Return the reason why uncompiled `flex_attention` refuses a case, or None."""
     if case.keys == 0:
         return "flex_attention takes no call without keys"
-    is_modified = case.mask is not None or case.is_causal or case.window is not None or case.alibi
-    if case.queries == 0 and is_modified:
-        return "flex_attention reads no mask, position or slope without queries"
+    if case.queries == 0 and case.return_lse:
+        return "flex_attention returns no log-sum-exp without queries"
     is_bool = case.mask is not None and case.mask.kind is MaskKind.BOOL
     if is_bool and case.batch * case.heads > MOST_BLOCK_MASKS:
         return "a block mask has 128 queries and keys for each head: these take gigabytes"

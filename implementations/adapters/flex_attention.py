@@ -53,6 +53,10 @@ def from_flex_attention(function: Callable[..., Any]) -> Callable[..., Any]:
         alibi_slopes: Float[torch.Tensor, " heads"] | None = None,
         return_lse: bool = False,
     ) -> Any:
+        if query.shape[2] == 0:
+            # no query reads a mask, a position or a slope, and torch reads them for the first one
+            attn_mask = alibi_slopes = window = None
+            is_causal = False
         mask = None
         if attn_mask is not None:
             mask = _written_out(of_rank_4(attn_mask).expand(*query.shape[:3], key.shape[2]))

@@ -4,6 +4,7 @@ import pytest
 import torch
 from plain_kernel import EAGER, is_right, is_wrong, outcomes, parameters, plain
 
+from attnspec.implementations import load
 from attnspec.implementations.adapters import from_flex_attention
 
 LAWS = (
@@ -105,3 +106,22 @@ def test_masks_of_one_number_and_all_slopes_are_written_out(slopes):
 def _alibi(slopes, length):
     distances = torch.arange(length)[:, None] - torch.arange(length)
     return -slopes[:, None, None] * distances.abs()
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"is_causal": True},
+        {"window": (1, 0)},
+        {"alibi_slopes": torch.ones(2)},
+        {"attn_mask": torch.ones(1, 2, 0, 3, dtype=torch.bool)},
+        {"attn_mask": torch.zeros(0, 3)},
+        {"softcap": 2.0},
+    ],
+    ids=str,
+)
+def test_a_call_without_queries_has_an_empty_output(options):
+    query, key = torch.empty(1, 2, 0, 4), torch.ones(1, 2, 3, 4)
+    out = load("flex").attention(query, key, key, **options)
+    assert out.shape == (1, 2, 0, 4)
