@@ -95,10 +95,10 @@ def is_float16(case: Case) -> bool:
 
 
 def _found_by(
-    law: str, example: Case, applies: Callable[[Case], bool] = falls_short
+    laws: tuple[str, ...], example: Case, applies: Callable[[Case], bool] = falls_short
 ) -> tuple[Deviation, ...]:
     return deviations(
-        (law,),
+        laws,
         reason=(
             "in float16 a bool mask adds -45850 to hidden scores, so a row that reads nothing "
             "is plain attention, and a large hidden score is read (seen in Keras 3.15.1)"
@@ -154,11 +154,11 @@ IMPLEMENTATION = Implementation(
     profile=replace(PROFILE, empty_row_bool_mask=EmptyRow.MEAN),
     deviations=(
         *OF_TORCH,
-        *(each for law in LAWS for each in _found_by(law, EMPTY)),
-        *(each for law in LAWS_OF_GRADIENTS for each in _found_by(law, EMPTY.but(backward=True))),
-        *_found_by("dominant-key-gives-its-value", EMPTY_IN_GROUPS),
+        *_found_by(LAWS, EMPTY),
+        *_found_by(LAWS_OF_GRADIENTS, EMPTY.but(backward=True)),
+        *_found_by(("dominant-key-gives-its-value",), EMPTY_IN_GROUPS),
         *_found_by(
-            "unreadable-nan-and-infinity-follow-the-profile",
+            ("unreadable-nan-and-infinity-follow-the-profile",),
             Case(
                 batch=2,
                 heads=2,
@@ -171,7 +171,7 @@ IMPLEMENTATION = Implementation(
         ),
         # this law draws its masks itself
         *_found_by(
-            "masks-broadcast",
+            ("masks-broadcast",),
             Case(heads=3, kv_heads=3, keys=2, dtype=torch.float16, seed=2),
             is_float16,
         ),

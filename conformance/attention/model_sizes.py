@@ -94,7 +94,7 @@ OF_DEVICES = Sizes(
     heads=((4, 1), (8, 2), (8, 1), (8, 8), (12, 12), (6, 2)),
     widths=((64, 64), (96, 96), (128, 128), (256, 256)),
 )
-"""What tensor parallelism leaves a device of a model: few heads, and so long texts of a batch."""
+"""Few heads, as tensor parallelism leaves them to a device, so that longer texts are affordable."""
 SMALL_ENCODER = Sizes(name="all-MiniLM, E5 small", heads=((12, 12), (8, 8)), widths=((32, 32),))
 WIDE_ENCODER = Sizes(name="BERT, divided", heads=((8, 8),), widths=((64, 64),))
 PHI_3 = Sizes(

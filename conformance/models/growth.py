@@ -36,10 +36,10 @@ WIDTH = 128
 
 MANY_IDS = 50_257
 
-LARGEST_TABLE, LARGEST_TABLE_WITH_GRADIENTS = 33_007 * 768, 2**22
+LARGEST_TABLE, LARGEST_TABLE_WITH_GRADIENTS = 33_007 * 768, MANY_IDS * WIDTH
 """Numbers of the largest token table: more rows than 15 bits count at the width of the smallest
-released model. Its weights lie in memory a dozen times, and two dozen times with bounds of their
-gradients; a worker needs some two gigabytes."""
+released model, and with gradients all rows at the width of most grown models. A law holds its
+weights a dozen times, or two dozen times with the bounds of their gradients: some two gigabytes."""
 
 SPREADS = {"initializer_range": 0.05, "embedding_range": 1.0}
 """Standard deviations of the weights at which attention chooses no single key at this width."""

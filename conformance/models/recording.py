@@ -88,8 +88,7 @@ def record_model(model: Any, config: GPT2Config, weights: Mapping[str, torch.Ten
     current.built.append((model, config, weights))
     while len(current.built) > 1 and sum(map(_numbers, current.built)) > LARGEST:
         given_up = current.built.pop(0)[0]
-        if given_up is not None:
-            current.calls = [call for call in current.calls if call.model is not given_up]
+        current.calls = [call for call in current.calls if call.model is not given_up]
 
 
 def record_call(model: Any, input_ids: torch.Tensor, options: dict[str, Any], result: Any) -> None:

@@ -177,9 +177,8 @@ def check(
             for case in grown_cases(law, subject, effort, seed):
                 run.attempt(case)
             run.seed = seed if is_fresh else None
-        source = None if law.explore is None or effort is None else law.explore(subject)
-        if is_short and run.count.examples > 0:
-            source = None
+        is_enough = effort is None or (is_short and run.count.examples > 0)
+        source = None if law.explore is None or is_enough else law.explore(subject)
         if source is not None and effort is not None:
             name = f"{law.name} on {subject.name}"
             explore(run.attempt, source, BUDGETS[effort], law.cost, run.seed, name)

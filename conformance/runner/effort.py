@@ -5,7 +5,7 @@ from enum import StrEnum
 
 
 class Effort(StrEnum):
-    """How many cases to try; every effort tries all pinned cases first."""
+    """How many cases to try; pinned cases come first."""
 
     SMOKE = "smoke"
     """Pinned cases and a few more, or few of them where each shape is compiled; takes seconds."""

@@ -54,7 +54,11 @@ def has_grown(case, growth):
         Growth.BATCH: case.batch > 11,
         Growth.ROWS: case.batch > 3 and case.length > 128,
         Growth.CHANNELS: case.n_layer > 1 and case.n_embd == 768,
-        Growth.IDS: case.vocab_size > 5000 and case.length > 64,
+        Growth.IDS: case.length > 64
+        and any(
+            case.vocab_size == min(MANY_IDS, table // case.n_embd)
+            for table in (LARGEST_TABLE, LARGEST_TABLE_WITH_GRADIENTS)
+        ),
     }[growth]
 
 
