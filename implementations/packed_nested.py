@@ -46,7 +46,7 @@ def packed(
         scale=scale,
     )
     rows = out.transpose(1, 2).values()
-    # not torch.cat, whose gradient is a part of a tensor: torch 2.13 takes the whole for it
+    # not torch.cat, whose gradient is a part of a tensor (docs/findings.md)
     return torch.zeros_like(query).index_copy(0, torch.arange(total), rows)
 
 
@@ -71,6 +71,6 @@ IMPLEMENTATION = PackedImplementation(
         outside_rows=OutsideRows.ZERO,
         empty_sequences=EmptySequences.UNDEFINED,
         neighbours=MaskedNonfinite.BLOCKED,
-        rounding=RoundingLevel.PRESCALED,
+        rounding=RoundingLevel.EAGER,  # see nested_sdpa
     ),
 )
