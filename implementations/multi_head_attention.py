@@ -12,7 +12,19 @@ from jaxtyping import Bool, Float
 from torch.nn.functional import multi_head_attention_forward
 
 from attnspec.implementations.cpu_kernels import DEVIATIONS, NEGATIVE_SCALE_LAW, PROFILE
-from attnspec.spec import Attention, Case, Deviation, Feature, Implementation, Layouts, MaskShape
+from attnspec.spec import (
+    Attention,
+    Case,
+    Deviation,
+    Feature,
+    Implementation,
+    Layouts,
+    MaskShape,
+    Values,
+)
+
+WIDEST = 1024
+"""Channels of all heads, as many as those of BERT large."""
 
 
 def attention(
@@ -77,6 +89,13 @@ def supports(case: Case) -> str | None:
         return "multi_head_attention_forward needs d_value = d_head"
     if case.mask is not None and case.is_causal:
         return "multi_head_attention_forward takes is_causal for a promise about the mask"
+    if case.mask is not None and case.keys == 0 and case.batch * case.heads > 1:
+        return "multi_head_attention_forward cannot reshape a mask without keys"
+    if case.heads * case.d_head > WIDEST:
+        return f"identities as projections of over {WIDEST} channels take minutes and gigabytes"
+    overflows = case.dtype == torch.float16 and case.values is Values.CANCELLATION
+    if overflows and case.backward:
+        return "a projection's gradient spreads what overflows in one head to the others"
     return None
 
 
