@@ -13,6 +13,7 @@ from attnspec.implementations.frameworks import missing
 from attnspec.spec import (
     Attention,
     Case,
+    Deviation,
     EmptyRow,
     Feature,
     Implementation,
@@ -51,6 +52,18 @@ def supports(case: Case) -> str | None:
     return None
 
 
+def _sums_many_exponentials(case: Case) -> bool:
+    """Return whether exponentials of the gradient's softmax may add up to more than 256."""
+    return case.backward and case.dtype == torch.float16 and case.keys > 256
+
+
+GRADIENTS = (
+    "gradients-in-every-two-regimes-equal-the-definition",
+    "gradients-in-training-of-models-equal-the-definition",
+    "gradients-of-the-largest-calls-equal-the-definition",
+    "gradients-at-every-three-sizes-equal-the-definition",
+)
+
 IMPLEMENTATION = Implementation(
     name="flax_attention",
     attention=cast(Attention, limited(_call, ("attn_mask",), _call)),
@@ -66,4 +79,24 @@ IMPLEMENTATION = Implementation(
         rounding=Rounding(level=RoundingLevel.EAGER),
     ),
     compiles_each_shape=True,
+    deviations=tuple(
+        Deviation(
+            law=law,
+            reason=(
+                "the gradient of jax.nn.softmax in float16 squares the sum of the exponentials, "
+                "which is infinite from 256 on (seen in jax 0.10.2)"
+            ),
+            link="docs/findings/jax.md#the-gradient-of-softmax-in-float16",
+            applies=_sums_many_exponentials,
+            example=Case(
+                queries=352,
+                keys=1056,
+                d_head=3,
+                d_value=3,
+                dtype=torch.float16,
+                backward=True,
+            ),
+        )
+        for law in GRADIENTS
+    ),
 )
