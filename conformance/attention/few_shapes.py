@@ -8,6 +8,7 @@ that share keys. Regimes of sizes have a law of their own, whose shapes are few 
 
 from bisect import bisect_left
 
+from attnspec.conformance.attention.decoding.session import Session
 from attnspec.spec import Case
 
 LENGTHS = (0, 1, 5, 17, 65)
@@ -41,8 +42,10 @@ def with_few_shapes(case: Case) -> Case:
         queries, keys = _apart(queries, is_longer=case.queries > case.keys)
     is_long = max(queries, keys) > LENGTHS[-2]
     width = WIDTHS[is_long]
+    # the steps of a session name batch elements
+    batch = case.batch if isinstance(case, Session) else min(case.batch, 1) * BATCH
     return case.but(
-        batch=min(case.batch, 1) * BATCH,
+        batch=batch,
         heads=HEADS,
         kv_heads=KV_HEADS if case.heads != case.kv_heads else HEADS,
         queries=queries,

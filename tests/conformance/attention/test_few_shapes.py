@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attnspec.conformance import laws
+from attnspec.conformance.attention.decoding.session import Append, Reorder, Session
 from attnspec.conformance.attention.few_shapes import LONGEST, with_few_shapes
 from attnspec.conformance.attention.subject import Subject
 from attnspec.implementations import load
@@ -49,6 +50,13 @@ def test_what_no_shape_holds_stays():
     case = Case(queries=33, dtype=torch.bfloat16, is_causal=True, window=(3, 0), seed=7)
     few = with_few_shapes(case)
     assert few.but(**{name: getattr(case, name) for name in SIZES}) == case
+
+
+def test_a_session_keeps_the_batch_elements_that_its_steps_name():
+    session = Session(batch=3, d_head=4, d_value=4, steps=(Append(2), Reorder((2, 0, 1))))
+    few = with_few_shapes(session)
+    assert (few.batch, few.steps) == (3, session.steps)
+    assert few.d_head == 32
 
 
 def test_pinned_cases_of_all_laws_have_few_shapes():
