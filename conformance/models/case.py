@@ -19,6 +19,13 @@ class Padding(StrEnum):
     NONE = "none"
     LEFT = "left"
     RIGHT = "right"
+    BOTH = "both"
+    """Every second row on the left, the others on the right."""
+
+    @property
+    def side(self) -> str:
+        """Say where the padding is."""
+        return "on either side" if self is Padding.BOTH else f"on the {self}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,13 +190,16 @@ def draw(case: ModelCase) -> ModelInputs:
         # the last ids of a large vocabulary, which seldom occur by chance
         ids[:, case.length // 2] = case.vocab_size - 1
         ids[:, -1] = case.vocab_size - 2
-    # rows of different lengths, the first one always full, none empty
-    missing = (torch.arange(case.batch) * (1 + case.seed % 3)) % case.length
-    column = torch.arange(case.length)
+    # rows of different lengths, none empty; the first one is full unless sides are mixed
+    row, column = torch.arange(case.batch), torch.arange(case.length)
+    place = row + 1 if case.padding is Padding.BOTH else row
+    missing = (place * (1 + case.seed % 3)) % case.length
+    left, right = column >= missing[:, None], column < case.length - missing[:, None]
     is_real = {
         Padding.NONE: torch.ones(case.batch, case.length, dtype=torch.bool),
-        Padding.LEFT: column >= missing[:, None],
-        Padding.RIGHT: column < case.length - missing[:, None],
+        Padding.LEFT: left,
+        Padding.RIGHT: right,
+        Padding.BOTH: torch.where((row % 2 == 1)[:, None], left, right),
     }[case.padding]
     positions = (is_real.long().cumsum(-1) - 1).clamp(min=0)
     return ModelInputs(
@@ -316,6 +326,7 @@ PADDED += tuple(case.but(batch=9) for case in PADDED[:2])
 PADDED += tuple(case.but(length=75, n_positions=80) for case in PADDED[:2])
 PADDED += tuple(WIDE_HEADS[0].but(padding=side) for side in (Padding.LEFT, Padding.RIGHT))
 PADDED += tuple(LONG_ROWS.but(padding=side) for side in (Padding.LEFT, Padding.RIGHT))
+PADDED += tuple(case.but(padding=Padding.BOTH, batch=4) for case in PADDED[:4:2])
 """Cases with padding, smallest first."""
 
 ACTIVATIONS = ("gelu_new", "gelu", "relu", "silu", "tanh")
@@ -340,7 +351,7 @@ def model_cases(
         spare = values.pop("spare")
         return ModelCase(**{"n_positions": values["length"] + spare} | values | fixed)
 
-    paddings = (Padding.LEFT, Padding.RIGHT) if padded else (Padding.NONE,)
+    paddings = (Padding.LEFT, Padding.RIGHT, Padding.BOTH) if padded else (Padding.NONE,)
     values = st.fixed_dictionaries(
         {
             "n_layer": st.integers(1, 3),
