@@ -40,6 +40,9 @@ COPIES = 3
 NUMBERS = 2**25
 """Numbers of keys and values of a launch."""
 
+JUDGED = 2**19
+"""Keys and values by which a launch is judged, once for each query head; at least three heads."""
+
 LONGEST = 2**15
 """Queries or keys of a launch."""
 
@@ -59,7 +62,7 @@ class Costs:
         slow: likewise in float16 on a CPU, which few have instructions for.
         score: for each score: a softmax, masks and conversions.
         number: for each number of an operand, which is drawn and laid out.
-        judged: for each number of a key or value, for each head that reads it.
+        judged: for each number of a key or value, for each head that is judged.
     """
 
     product: float
@@ -113,15 +116,15 @@ class Kind:
     backward: bool = False
     is_common: bool = False
     is_largest: bool = False
-    step: int = 3
+    step: int = 5
 
 
 KINDS = (
     Kind(name="prefill", is_causal=True, is_common=True, is_largest=True),
-    Kind(name="encoding", is_common=True, is_largest=True),
+    Kind(name="encoding", is_largest=True),
     Kind(name="decoding", queries=(1, 1), is_common=True),
-    Kind(name="speculative decoding", queries=(2, 16), is_causal=None, step=2),
-    Kind(name="short chunks", queries=(17, 256), is_causal=None, step=2),
+    Kind(name="speculative decoding", queries=(2, 16), is_causal=None, step=4),
+    Kind(name="short chunks", queries=(17, 256), is_causal=None, step=4),
     Kind(name="long chunks", share=(0.25, 0.6), is_causal=None),
     Kind(name="few keys", keys=(16, 128)),
     Kind(name="training", is_causal=True, backward=True, is_common=True),
@@ -181,7 +184,8 @@ def work_of(case: Case) -> float:
     is_slow = _is_slow(case.dtype, case.device)
     scores = _scores_of(case)
     numbers = case.batch * (case.heads * case.queries + case.kv_heads * case.keys) * channels
-    judged = case.heads // case.kv_heads * case.keys * channels
+    of_head = case.keys * channels
+    judged = min(case.heads // case.kv_heads * of_head, max(3 * of_head, JUDGED))
     return (
         scores * channels * (costs.slow if is_slow else costs.product)
         + scores * costs.score * (1 if case.mask is None else 2)
@@ -190,14 +194,14 @@ def work_of(case: Case) -> float:
     )
 
 
-def is_affordable(case: Case, work: float) -> bool:
-    """Return whether a call takes at most some work, and memory as any launch."""
+def is_affordable(case: Case, work: float, longest: int = LONGEST) -> bool:
+    """Return whether a call takes at most some work, and memory and lengths as any launch."""
     numbers = case.batch * case.kv_heads * case.keys * (case.d_head + case.d_value)
     return (
         work_of(case) <= work
         and _scores_of(case) <= SCORES / (COPIES if case.backward else 1)
         and numbers <= NUMBERS
-        and max(case.queries, case.keys) <= LONGEST
+        and max(case.queries, case.keys) <= longest
     )
 
 
@@ -229,11 +233,11 @@ def launches(
             it is not set where there are few queries, which would read few keys.
     """
     makes = _Launches(kind, claimed, dtypes, dice, turns, device, is_aligned)
-    start = dice.randrange(12)
+    start = dice.randrange(20)
     for (row, widths), (column, division) in product(enumerate(WIDTHS), enumerate(DIVISIONS)):
         step = 1 if kind.is_common and _is_usual(widths, division) else kind.step
-        if (row + column + start) % step == 0:
-            is_largest = kind.is_largest and (widths, division) == (WIDTHS[0], OVER_256_HEADS)
+        is_largest = kind.is_largest and (widths, division) == (WIDTHS[0], OVER_256_HEADS)
+        if is_largest or (row + column + start) % step == 0:
             work = LARGEST if is_largest else division.work
             yield makes.sequence(widths, division, {}, work)
     if kind.is_largest:
@@ -288,7 +292,8 @@ class _Launches:
 
         calls = 1 if sequence == ONCE else 2
         length = _largest(lambda length: is_affordable(of_length(length), WORK * work / calls))
-        length -= dice.randrange(max(1, length // 32))
+        if work < LARGEST:
+            length -= dice.randrange(max(1, length // 32))
         is_multiple = sequence == AFTER_A_MULTIPLE or turns.choose((True, False), kind.name)
         if is_multiple and work < LARGEST:
             tile = next(tile for tile in TILES if tile <= max(1, length))

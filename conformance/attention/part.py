@@ -21,29 +21,47 @@ class Part:
     Attributes:
         batch: batch elements, ascending.
         kv_heads: key/value heads, ascending.
-        heads: all query heads that read them, ascending.
+        heads: the query heads that read them, or some of each group, ascending.
         is_whole: true if the part is the whole call.
+        members: places in each group of query heads; None for all of them.
     """
 
     batch: Int[torch.Tensor, " some_batch"]
     kv_heads: Int[torch.Tensor, " some_kv_heads"]
     heads: Int[torch.Tensor, " some_heads"]
     is_whole: bool
+    members: Int[torch.Tensor, " some_members"] | None = None
 
     @classmethod
     def of(
-        cls, call: Call, batch: torch.Tensor, kv_heads: torch.Tensor, grouping: Grouping
+        cls,
+        call: Call,
+        batch: torch.Tensor,
+        kv_heads: torch.Tensor,
+        grouping: Grouping,
+        members: torch.Tensor | None = None,
     ) -> "Part":
-        """Return the part of a call with some batch elements and key/value heads."""
+        """Return the part of a call with some batch elements and key/value heads.
+
+        Args:
+            call: the call.
+            batch: the batch elements.
+            kv_heads: the key/value heads.
+            grouping: which query heads read a key/value head.
+            members: as in `Part`.
+        """
         of_head = group_of_heads(call.query.shape[1], call.key.shape[1], grouping)
-        heads = torch.isin(of_head, kv_heads).nonzero()[:, 0]
         batch, kv_heads = batch.unique(), kv_heads.unique()
+        groups = torch.stack([(of_head == each).nonzero()[:, 0] for each in kv_heads])
+        chosen = groups if members is None else groups[:, members.unique()]
+        heads = chosen.flatten().sort().values
         device = call.query.device
         return cls(
             batch=batch.to(device),
             kv_heads=kv_heads.to(device),
             heads=heads.to(device),
-            is_whole=(len(batch), len(kv_heads)) == (call.query.shape[0], call.key.shape[1]),
+            is_whole=(len(batch), len(heads)) == call.query.shape[:2],
+            members=members,
         )
 
     def call(self, call: Call) -> Call:

@@ -1,4 +1,4 @@
-"""Covering designs: few rows that hold every two options, or every one, chosen by allpairspy.
+"""Covering designs: few rows that hold every one, two or three options, chosen by allpairspy.
 
 Most bugs need one option or two together, not all. A design that holds every pair of values grows
 with the square of the largest numbers of values; the product of all axes grows exponentially.
@@ -22,7 +22,7 @@ Row = dict[str, Any]
 Indices = Mapping[str, int]
 """For each axis the index of one of its values."""
 Group = tuple[tuple[str, int], ...]
-"""One or two axes, each with the index of one of its values."""
+"""One axis or some, each with the index of one of its values."""
 
 PATIENCE = 20_000
 """Values tried in the search for one row, after which it is given up."""
@@ -50,6 +50,18 @@ def pairwise(
         The same rows for the same arguments on every machine.
     """
     return _covering(axes, allowed, earlier, strength=2)
+
+
+def threewise(
+    axes: Mapping[str, Sequence[Any]],
+    allowed: Callable[[Row], bool] = lambda row: True,
+    earlier: Iterable[Mapping[str, Any]] = (),
+) -> list[Row]:
+    """Choose rows so that every three values of different axes share a row, if that is allowed.
+
+    The parameters and the result are those of `pairwise`.
+    """
+    return _covering(axes, allowed, earlier, strength=3)
 
 
 def each_once(

@@ -2,44 +2,19 @@
 
 import random
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from functools import partial
 from itertools import islice
 
-import torch
-from jaxtyping import Int
-
-from attnspec.conformance.attention.call import Call
 from attnspec.conformance.attention.launches import KINDS, Kind, launches
-from attnspec.conformance.attention.layouts import lay_out
-from attnspec.conformance.attention.part import Part
 from attnspec.conformance.attention.subject import Subject
-from attnspec.conformance.attention.values import generator
 from attnspec.conformance.attention.workloads import Turns
 from attnspec.conformance.laws.helpers.cases import BF16, F32
-from attnspec.conformance.laws.helpers.gradients import empty_rows_are_zero, incoming_gradient
-from attnspec.conformance.laws.helpers.mask_dtype import may_refuse_mask_dtype
-from attnspec.conformance.laws.helpers.sample import Limits, Sample, may_have_empty_rows
+from attnspec.conformance.laws.helpers.large_calls import check_call, check_gradients
 from attnspec.conformance.laws.law import law
-from attnspec.spec import Case, CausalAlignment, Layout, Layouts, Values
-
-SAMPLE = Limits(numbers=2_000_000, scores=2**18, rows=1)
-"""The batch elements and heads by which a call is judged; its rows are those of `_rows`."""
-
-SAMPLE_WITH_GRADIENTS = Limits(numbers=1, scores=2**18, rows=1)
-"""Likewise of a backward pass: one batch element and key/value head."""
-
-TILE = 64
-"""Half of the rows lie at the beginning or the end of a tile of this length."""
+from attnspec.spec import Case, CausalAlignment, Layouts, Values
 
 ROUNDS = 4
 """Times that effort thorough draws each launch."""
-
-KINDS_OF_GRADIENT = ("normal", "spiked", "small", "normal", "large")
-"""Kinds of the incoming gradient in turn."""
-
-LAYOUTS = (Layout.HEADS_INSIDE, Layout.CONTIGUOUS, Layout.HEADS_INSIDE, Layout.LENGTH_FIRST)
-"""Layouts of the incoming gradient in turn: a model that joins its heads sends it heads inside."""
 
 NEEDLES = Case(
     heads=8,
@@ -112,9 +87,7 @@ def _sequences(subject: Subject, kind: Kind, seed: int) -> Iterator[list[Case]]:
 )
 def law_the_largest_calls_equal_the_definition(subject: Subject, case: Case) -> None:
     """NUM-20: in calls as large as is affordable, output and log-sum-exp are within bounds."""
-    call = subject.draw(case)
-    with may_refuse_mask_dtype(case):
-        _sample(subject, case, call, SAMPLE).check_call(subject)
+    check_call(subject, case)
 
 
 @law(
@@ -126,44 +99,4 @@ def law_the_largest_calls_equal_the_definition(subject: Subject, case: Case) -> 
 )
 def law_gradients_of_the_largest_calls_equal_the_definition(subject: Subject, case: Case) -> None:
     """NUM-20: in calls as large as is affordable, gradients are within their bounds."""
-    call = subject.draw(case)
-    sample = _sample(subject, case, call, SAMPLE_WITH_GRADIENTS)
-    turn, layout = divmod(case.seed, len(LAYOUTS))
-    kind = KINDS_OF_GRADIENT[turn % len(KINDS_OF_GRADIENT)]
-    grad = lay_out(sample.incoming_alone(incoming_gradient(case, kind)), LAYOUTS[layout])
-    with may_refuse_mask_dtype(case):
-        out, gradients = subject.differentiate(call, grad)
-    sample.check_output(subject, out)
-    sample.check_gradients(subject, gradients, grad)
-
-
-def _sample(subject: Subject, case: Case, call: Call, limits: Limits) -> Sample:
-    """Return the sample of a call, whose rows lie beside multiples of a tile by half.
-
-    All rows of a backward pass are judged where the gradient of an empty row may be NaN, if a mask
-    or a window may make one.
-    """
-    sample = Sample.of(subject, case, call, limits)
-    if case.backward and case.seed // 2 % 2:
-        # the last element and head, where a list of work ends, in every second call
-        batch, kv_heads = torch.tensor([case.batch - 1]), torch.tensor([case.kv_heads - 1])
-        part = Part.of(call, batch, kv_heads, subject.implementation.profile.grouping)
-        sample = replace(sample, part=part, few=part.call(call))
-    if case.backward and may_have_empty_rows(case) and not empty_rows_are_zero(subject):
-        return sample
-    heads = sample.few.query.shape[:2].numel()
-    count = max(4, limits.scores // max(1, heads * case.keys))
-    return replace(sample, rows=_rows(case, count))
-
-
-def _rows(case: Case, count: int) -> Int[torch.Tensor, " rows"]:
-    """Return some rows, ascending: the ends, some at an end of a tile, and others."""
-    every = torch.arange(case.queries)
-    if count >= case.queries:
-        return every
-    dice = generator(case.seed, "rows")
-    at_an_end = every[(every + 1) % TILE <= 1]
-    drawn = [each[torch.randperm(len(each), generator=dice)] for each in (at_an_end, every)]
-    ends = torch.tensor([0, case.queries - 1])
-    rows: torch.Tensor = torch.cat([ends, *(each[: count // 2] for each in drawn)]).unique()
-    return rows
+    check_gradients(subject, case)

@@ -1,0 +1,240 @@
+"""Calls in which every three classes of sizes meet: of lengths, widths, heads, types and options.
+
+Every two classes meet in calls of NUM-18, which has many axes and narrow classes. A kernel chooses
+its code by a few sizes together, as by the width of a head, the number of keys and the group. So
+classes of these are wider here, about as tiles divide them, and every three of them meet.
+"""
+
+import functools
+import math
+import random
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from attnspec.conformance.attention.launches import CONTENTS, is_affordable, work_of
+from attnspec.conformance.attention.subject import Subject
+from attnspec.conformance.attention.workloads import (
+    ALTERNATIVES,
+    MODES,
+    MODES_OF_TRAINING,
+    Turns,
+    layouts_by_turns,
+    options_of,
+)
+from attnspec.conformance.laws.helpers.claims import DesignClaims
+from attnspec.conformance.laws.helpers.pairwise import Row, pairwise, threewise
+from attnspec.spec import Case, Feature, Layouts, MaskKind
+
+Interval = tuple[int, int]
+"""The least and the largest length of a class."""
+
+WORK = 1.5e9
+"""Work of most calls, as that of launches: a twentieth of a second on one core."""
+
+LARGEST_WORK = 6e9
+"""Work of a call whose classes need as much."""
+
+ROOM = 1.2
+"""Work of a call that takes more, at most, in that of the least call of its classes."""
+
+DRAWS = 3
+"""Draws of each size, of which the largest that is affordable is taken."""
+
+LONGEST = 2**18
+"""Queries or keys of a call."""
+
+Widths = tuple[tuple[int, int], ...]
+"""Widths of (queries and keys, values) in a class."""
+
+QUERIES: tuple[Interval, ...] = (
+    (1, 1),
+    (2, 16),
+    (17, 64),
+    (65, 256),
+    (257, 1023),
+    (1024, 4096),
+)
+MANY_QUERIES: tuple[Interval, ...] = ((8193, 16_384), (65_537, 70_000))
+KEYS: tuple[Interval, ...] = ((17, 64), (65, 256), (257, 1023), (1024, 4096), (8193, 16_384))
+OTHER_KEYS: tuple[Interval, ...] = ((2, 16), (16_385, 65_536), (131_073, 150_000))
+WIDTHS: tuple[Widths, ...] = (
+    ((16, 16), (32, 32), (48, 48), (64, 64)),
+    ((80, 80), (96, 96), (72, 72)),
+    ((128, 128), (104, 104), (112, 112), (120, 120)),
+    ((160, 160), (192, 192), (256, 256)),
+    ((320, 320), (288, 288), (512, 512)),
+    ((64, 128), (96, 64), (192, 128), (128, 256)),
+)
+NARROW: tuple[Widths, ...] = (((8, 8), (4, 4), (16, 16)),)
+GROUPS = ((1,), (2, 3, 4), (5, 6, 7, 8), (12, 16), (32, 24, 48, 71))
+KV_HEADS = ((1,), (2, 3, 4), (5, 8, 11, 16))
+MANY_KV_HEADS = ((32, 40, 64),)
+BATCH = ((1,), (2, 3, 4, 8), (9, 16, 17, 32), (65, 66, 100))
+LARGE_BATCH = ((1024, 1100),)
+OPTIONS = tuple(features for features in ALTERNATIVES if len(features) < 2)
+WITHOUT_OPTIONS = ((), ())
+"""Further turns of calls without an option."""
+
+TILES = (64, 128, 16, 256)
+"""Lengths lie beside multiples of these by turns."""
+
+BESIDE = (None, 0, None, 1, None, -1)
+"""The distance of a length from a multiple of a tile, by turns; None for any length."""
+
+
+def cases_of_triples(
+    subject: Subject, seed: int, *, backward: bool, rounds: Iterable[int] = range(1)
+) -> tuple[Case, ...]:
+    """Return claimed cases in which every three classes of sizes meet, if that is affordable.
+
+    Args:
+        subject: the subject, whose claims are read. There are no cases if it compiles each shape,
+            or if the scalar definition judges it.
+        seed: selects the sizes inside the classes, and everything else.
+        backward: true for cases with a backward pass.
+        rounds: numbers of further draws.
+    """
+    if subject.implementation.compiles_each_shape or subject.largest < math.inf:
+        return ()
+    rows = _rows(DesignClaims.of(subject), backward)
+    cases: list[Case] = []
+    for each in rounds:
+        dice = random.Random(f"{seed}/{each}/{backward}")
+        turns = Turns(dice)
+        cases += [_drawn(subject, row, backward, dice, turns) for row in rows]
+    return tuple(cases)
+
+
+@functools.lru_cache(maxsize=64)
+def _rows(claims: DesignClaims, backward: bool) -> tuple[Row, ...]:
+    """Return the classes of each case, for all subjects with the same claims."""
+    subject = claims.subject()
+    axes: dict[str, tuple[Any, ...]] = {
+        "width": WIDTHS,
+        "queries": QUERIES,
+        "keys": KEYS,
+        "group": GROUPS if Feature.GQA in claims.features else GROUPS[:1],
+        "kv_heads": KV_HEADS,
+        "batch": BATCH,
+        "is_causal": (False, True) if Feature.CAUSAL in claims.features else (False,),
+    }
+    of_calls = {
+        "dtype": claims.dtypes,
+        "options": tuple(each for each in OPTIONS if claims.features.issuperset(each)),
+    }
+    rare = {
+        "width": WIDTHS + NARROW,
+        "queries": QUERIES + MANY_QUERIES,
+        "keys": KEYS + OTHER_KEYS,
+        "kv_heads": KV_HEADS + MANY_KV_HEADS,
+        "batch": BATCH + LARGE_BATCH,
+    }
+
+    def allowed(row: Mapping[str, Any], work: float = LARGEST_WORK) -> bool:
+        return _is_allowed(subject, _smallest(subject, row, backward), work)
+
+    rows = threewise(axes, functools.partial(allowed, work=WORK))
+    rows += [row for row in threewise(axes, allowed, rows) if row not in rows]
+    # types and options by turns, so that claims of more of them make few calls more
+    turns = Turns(random.Random(0))
+    for row in rows:
+        for name, values in of_calls.items():
+            usual = () if name == "dtype" else WITHOUT_OPTIONS
+            chosen = turns.choose((*values, *usual), name)
+            row |= {name: next(v for v in (chosen, *values) if allowed(row | {name: v}))}
+    rows += [row for row in pairwise(axes | of_calls | rare, allowed, rows) if row not in rows]
+    return tuple(rows)
+
+
+def _is_allowed(subject: Subject, case: Case, work: float) -> bool:
+    """Return whether a case is claimed and takes at most some work."""
+    return is_affordable(case, work, LONGEST) and subject.refuses(case) is None
+
+
+def _smallest(subject: Subject, row: Mapping[str, Any], backward: bool) -> Case:
+    """Return the smallest case of a row, on all axes or on some."""
+    options = options_of(row.get("options", ()), random.Random(0))
+    kv_heads = row.get("kv_heads", KV_HEADS[0])[0]
+    d_head, d_value = min(row.get("width", WIDTHS[0]))
+    return Case(
+        batch=row.get("batch", BATCH[0])[0],
+        heads=kv_heads * row.get("group", GROUPS[0])[0],
+        kv_heads=kv_heads,
+        queries=row.get("queries", QUERIES[0])[0],
+        keys=row.get("keys", KEYS[0])[0],
+        d_head=d_head,
+        d_value=d_value,
+        dtype=row.get("dtype", subject.implementation.dtypes[-1]),
+        device=subject.device,
+        is_causal=row.get("is_causal", False),
+        backward=backward,
+        **options,
+    )
+
+
+def _drawn(subject: Subject, row: Row, backward: bool, dice: random.Random, turns: Turns) -> Case:
+    """Return a case of a row with sizes that dice draw, and everything else by turns."""
+    options = options_of(row["options"], dice)
+    mask = options.get("mask")
+    if mask is not None and mask.kind is MaskKind.FLOAT and torch.finfo(row["dtype"]).bits == 16:
+        own = turns.choose((None, torch.float32), "dtype of a mask")
+        options |= {"mask": replace(mask, dtype=own)}
+    smallest = _smallest(subject, row, backward)
+    claimed = smallest.but(**options)
+    smallest = claimed if subject.refuses(claimed) is None else smallest
+    room = max(WORK, ROOM * work_of(smallest))
+    for changes in _changes(row, dice, turns):
+        cases = sorted((smallest.but(**each) for each in changes), key=work_of, reverse=True)
+        fits = functools.partial(_is_allowed, subject, work=room)
+        smallest = next(filter(fits, cases), smallest)
+    layouts = layouts_by_turns(
+        turns, "triples", kv_heads=smallest.kv_heads, is_cached=smallest.queries < smallest.keys
+    )
+    case = smallest.but(
+        mode=turns.choose(MODES_OF_TRAINING if backward else MODES),
+        layouts=layouts,
+        values=turns.choose(CONTENTS, "triples"),
+        seed=dice.randrange(2**16),
+    )
+    forms = (case, case.but(layouts=Layouts()))
+    return next((each for each in forms if subject.refuses(each) is None), smallest)
+
+
+def _changes(row: Row, dice: random.Random, turns: Turns) -> list[list[dict[str, Any]]]:
+    """Return for some fields changes to values in their classes; dice draw values and order."""
+    is_square = row["queries"] == row["keys"] and turns.choose((True, True, False), "square")
+
+    def of_batch() -> dict[str, Any]:
+        return {"batch": dice.choice(row["batch"])}
+
+    def of_heads() -> dict[str, Any]:
+        kv_heads = dice.choice(row["kv_heads"])
+        return {"heads": kv_heads * dice.choice(row["group"]), "kv_heads": kv_heads}
+
+    def of_widths() -> dict[str, Any]:
+        d_head, d_value = dice.choice(row["width"])
+        return {"d_head": d_head, "d_value": d_value}
+
+    def of_queries() -> dict[str, Any]:
+        queries = _length(row["queries"], dice, turns)
+        return {"queries": queries} | ({"keys": queries} if is_square else {})
+
+    def of_keys() -> dict[str, Any]:
+        return {} if is_square else {"keys": _length(row["keys"], dice, turns)}
+
+    fields = dice.sample([of_batch, of_heads, of_widths, of_queries, of_keys], 5)
+    return [[change() for _ in range(DRAWS)] for change in fields]
+
+
+def _length(interval: Interval, dice: random.Random, turns: Turns) -> int:
+    """Return a length of a class, small ones as often as large ones, beside a tile by turns."""
+    first, last = interval
+    length = round(math.exp(dice.uniform(math.log(first), math.log(last))))
+    beside = turns.choose(BESIDE, interval)
+    if beside is not None:
+        tile = turns.choose(TILES, interval)
+        length = round(length / tile) * tile + beside
+    return min(max(length, first), last)
