@@ -22,7 +22,9 @@ from attnspec.spec import (
     KeyLengths,
     Mask,
     MaskedNonfinite,
+    MaskKind,
     MaskPattern,
+    MaskShape,
     Profile,
     Rounding,
     RoundingLevel,
@@ -69,8 +71,18 @@ def supports(case: Case) -> str | None:
     if case.dtype == torch.bfloat16 and case.batch * case.heads == 1 and sizes.count(1) > 1:
         # docs/findings/jax.md
         return "jax.nn.dot_product_attention raises for a product of one number in bfloat16"
+    if case.dtype == torch.bfloat16 and case.d_head == 1 and case.queries * case.keys > 512:
+        # docs/findings/jax.md
+        return "XLA ends the process while it compiles a call of one channel in bfloat16"
     if case.keys == 0:
         return "jax.nn.dot_product_attention takes no call without keys"
+    if case.backward and case.mask is not None and case.mask.kind is MaskKind.FLOAT:
+        hides_rows = MaskPattern.EMPTY_ROWS is case.mask.pattern or (
+            case.mask.shape is MaskShape.QUERIES
+        )
+        if hides_rows and (case.is_causal or case.window is not None):
+            # docs/findings/jax.md
+            return "a row of minus infinity reveals the keys that the flag or the window hides"
     return None
 
 
@@ -83,8 +95,9 @@ def may_read_nothing(case: Case) -> bool:
         return is_empty or case.mask is not None or case.window is not None
     if case.mask is not None:
         # one that hides some keys may hide those that the flag or the window leaves
-        is_empty = case.mask.pattern is MaskPattern.EMPTY_ROWS
-        return is_empty or case.is_causal or case.window is not None
+        is_empty = case.mask.pattern is MaskPattern.EMPTY_ROWS or case.keys == 1
+        hides_rows = is_empty or case.mask.shape is MaskShape.QUERIES
+        return hides_rows or case.is_causal or case.window is not None
     return case.window is not None and case.queries > case.keys
 
 
@@ -150,11 +163,21 @@ IMPLEMENTATION = Implementation(
                 *("log-sum-exp-equals-the-definition", "every-log-sum-exp-is-within-its-bound"),
                 *("log-sum-exp-of-equal-scores-counts-the-keys", "options-combine"),
                 *("log-sum-exp-shifts-with-all-scores", "log-sum-exp-normalises-the-weights"),
+                *("log-sum-exp-shifts-with-the-bias", "every-two-regimes-equal-the-definition"),
+                *("calls-of-models-equal-the-definition", "the-largest-calls-equal-the-definition"),
+                "every-three-sizes-equal-the-definition",
             ),
             reason=REASON,
             link=LINK,
             applies=may_read_nothing,
             example=EXAMPLE,
+        ),
+        *deviations(
+            ("gradients-in-every-two-regimes-equal-the-definition",),
+            reason=REASON,
+            link=LINK,
+            applies=may_read_nothing,
+            example=EXAMPLE.but(backward=True),
         ),
         *deviations(
             (

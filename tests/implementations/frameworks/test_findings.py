@@ -98,6 +98,18 @@ class TestJax:
             with pytest.raises(RuntimeError, match="BF16_BF16_F32"):
                 jax.jit(jax.nn.dot_product_attention)(x, key, key)
 
+    def test_a_compiled_call_of_one_channel_in_bfloat16_ends_the_process(self, jax):
+        if jax.default_backend() != "cpu":
+            pytest.skip("the bug is of CPUs")
+        code = (
+            "import jax; x = jax.numpy.ones((1, 1000, 1, 1), 'bfloat16');"
+            "y, bias = x[:, :64], jax.numpy.ones((1, 1, 1000, 64), 'bfloat16');"
+            "print(jax.jit(jax.nn.dot_product_attention)(x, y, y, bias).shape)"
+        )
+        run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+        assert run.returncode != 0, FIXED
+        assert "Check failed" in run.stderr
+
     def test_the_log_sum_exp_of_a_row_without_keys_is_finite(self, jax):
         x, hidden = jax.numpy.zeros((1, 1, 1, 1)), jax.numpy.zeros((1, 1, 1, 1), bool)
         _, lse = jax.nn.dot_product_attention(x, x, x, mask=hidden, return_residual=True)
