@@ -125,6 +125,7 @@ LAWS = (
     *("requiring-gradients-changes-no-output", "every-output-is-within-its-bound"),
     *("every-biased-score-is-within-its-bound", "every-two-regimes-equal-the-definition"),
     *("calls-of-models-equal-the-definition", "the-largest-calls-equal-the-definition"),
+    "every-three-sizes-equal-the-definition",
 )
 """The laws that draw a mask which lets a query read nothing."""
 
@@ -132,6 +133,7 @@ LAWS_OF_GRADIENTS = (
     "gradients-in-every-two-regimes-equal-the-definition",
     "gradients-in-training-of-models-equal-the-definition",
     "gradients-of-the-largest-calls-equal-the-definition",
+    "gradients-at-every-three-sizes-equal-the-definition",
 )
 
 OF_TORCH = (

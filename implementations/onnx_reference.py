@@ -104,6 +104,7 @@ LAWS_OF_DRAWN_CASES = (
     "every-two-regimes-equal-the-definition",
     "calls-of-models-equal-the-definition",
     "the-largest-calls-equal-the-definition",
+    "every-three-sizes-equal-the-definition",
 )
 """The laws that detect it from effort standard on, where cases are drawn."""
 

@@ -111,6 +111,7 @@ LAWS = (
     "deterministic-algorithms-give-the-same",
     "a-lower-precision-of-products-changes-nothing-else",
     "the-largest-calls-equal-the-definition",
+    "every-three-sizes-equal-the-definition",
 )
 """The laws that detect the last query that reads the future in a case with the causal flag."""
 

@@ -97,7 +97,10 @@ def grown(case: ModelCase, growths: Collection[Growth], dice: random.Random) -> 
     if Growth.CHANNELS in growths or Growth.LAYERS in growths or len(growths) > 1:
         spreads = SPREADS | {"initializer_range": SPREAD}
     sizes: dict[Growth, dict[str, Any]] = {
-        Growth.TOKENS: {"length": dice.randint(513, 540), "n_layer": dice.choice((1, 2))},
+        Growth.TOKENS: {
+            "length": dice.choice((dice.randint(513, 540), dice.randint(650, 700))),
+            "n_layer": dice.choice((1, 2)),
+        },
         Growth.LAYERS: {"length": dice.randint(33, 40), "n_layer": 24, "batch": 2},
         Growth.ROWS: {"length": dice.randint(129, 140), "batch": dice.choice((4, 5))},
         Growth.BATCH: {"length": dice.randint(17, 40), "batch": dice.randint(12, 17)},

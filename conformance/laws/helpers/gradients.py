@@ -178,8 +178,6 @@ def check_gradient(
 
 def check_zero(gradient: torch.Tensor, name: str, where: torch.Tensor | None, message: str) -> None:
     """Require exact zeros, of either sign, where `where` is true; everywhere if it is None."""
-    if bool((gradient == 0).all()):
-        return
     bound = torch.zeros(gradient.shape, dtype=torch.float64, device=gradient.device)
     if where is not None:
         bound = bound.masked_fill(~where, torch.inf)

@@ -179,7 +179,7 @@ def law_gradients_of_padded_rows_are_those_of_each_alone(
             expected[name],
             tolerance[name],
             what=f"gradient of {name}",
-            message=f"padding {case.padding.side} changes a gradient",
+            message=f"padding on the {case.padding} changes a gradient",
         )
     if not all(is_narrow(tolerance[name], expected[name]) for name in expected):
         raise NotClaimed(ILL_CONDITIONED)

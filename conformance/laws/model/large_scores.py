@@ -97,5 +97,5 @@ def law_padding_stays_hidden_however_large_its_scores(
             logits_alone(subject, config, weights, ids[row, real]),
             tolerance[row, real],
             what=f"logits of row {row}'s {int(real.sum())} real tokens",
-            message=f"padding {case.padding.side} with a large score is read",
+            message=f"padding on the {case.padding} with a large score is read",
         )

@@ -207,7 +207,7 @@ def law_hidden_states_of_padded_rows_are_those_of_each_alone(
                 [state[row, real][None] for state in states],
                 expected,
                 [tolerance[row, real][None] for tolerance in tolerances],
-                f" in the real tokens of row {row}, with padding {case.padding.side}{call_name}",
+                f" in the real tokens of row {row}, with padding on the {case.padding}{call_name}",
             )
 
 

@@ -60,7 +60,7 @@ def law_padding_changes_no_real_token(subject: ModelImplementation, case: ModelC
             logits_alone(subject, config, weights, ids[row, real]),
             tolerance[row, real],
             what=f"logits of row {row}'s {int(real.sum())} real tokens",
-            message=f"padding {case.padding.side} changes real tokens",
+            message=f"padding on the {case.padding} changes real tokens",
         )
 
 

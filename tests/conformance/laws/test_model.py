@@ -62,7 +62,7 @@ def test_pinned_cases_turn_every_switch():
     assert len({each.activation_function for each in configs}) >= 4
     assert len({each.layer_norm_epsilon for each in configs}) >= 3
     assert any(each.n_inner not in (None, 4 * each.n_embd) for each in configs)
-    assert {case.padding for case in PADDED} == {"left", "right", "both"}
+    assert {case.padding for case in PADDED} == {"left", "right", "ends"}
 
 
 def test_drawn_cases_are_claimed():
