@@ -23,14 +23,12 @@ class Part:
         kv_heads: key/value heads, ascending.
         heads: the query heads that read them, or some of each group, ascending.
         is_whole: true if the part is the whole call.
-        members: places in each group of query heads; None for all of them.
     """
 
     batch: Int[torch.Tensor, " some_batch"]
     kv_heads: Int[torch.Tensor, " some_kv_heads"]
     heads: Int[torch.Tensor, " some_heads"]
     is_whole: bool
-    members: Int[torch.Tensor, " some_members"] | None = None
 
     @classmethod
     def of(
@@ -48,7 +46,7 @@ class Part:
             batch: the batch elements.
             kv_heads: the key/value heads.
             grouping: which query heads read a key/value head.
-            members: as in `Part`.
+            members: places in each group of query heads; None for all of them.
         """
         of_head = group_of_heads(call.query.shape[1], call.key.shape[1], grouping)
         batch, kv_heads = batch.unique(), kv_heads.unique()
@@ -61,7 +59,6 @@ class Part:
             kv_heads=kv_heads.to(device),
             heads=heads.to(device),
             is_whole=(len(batch), len(heads)) == call.query.shape[:2],
-            members=members,
         )
 
     def call(self, call: Call) -> Call:

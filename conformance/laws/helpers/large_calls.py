@@ -16,11 +16,14 @@ from attnspec.conformance.laws.helpers.mask_dtype import may_refuse_mask_dtype
 from attnspec.conformance.laws.helpers.sample import Limits, Sample, may_have_empty_rows
 from attnspec.spec import Case, Layout
 
-SAMPLE = Limits(numbers=2_000_000, scores=2**18, rows=1, of_group=JUDGED)
+SAMPLE = Limits(numbers=2_000_000, scores=2**18, rows=1)
 """The batch elements and heads by which a call is judged; its rows are those of `_rows`."""
 
-SAMPLE_WITH_GRADIENTS = Limits(numbers=1, scores=2**18, rows=1, of_group=JUDGED)
+SAMPLE_WITH_GRADIENTS = Limits(numbers=1, scores=2**18, rows=1)
 """Likewise of a backward pass: one batch element and key/value head."""
+
+LEAST_HEADS = 3
+"""Query heads of a group that are judged at least; more if their keys and values are few."""
 
 RESULTS = 2**17
 """Elements of the output by which a call is judged, whose bound takes most of the time."""
@@ -62,11 +65,14 @@ def _sample(subject: Subject, case: Case, call: Call, limits: Limits) -> Sample:
     or a window may make one.
     """
     sample = Sample.of(subject, case, call, limits)
-    if case.backward and case.seed // 2 % 2:
-        # the last element and head, where a list of work ends, in every second call
+    batch, kv_heads, members = sample.part.batch.cpu(), sample.part.kv_heads.cpu(), _members(case)
+    # the last element and head, where a list of work ends, in every second backward pass
+    is_last = case.backward and case.seed // 2 % 2 == 1
+    if is_last:
         batch, kv_heads = torch.tensor([case.batch - 1]), torch.tensor([case.kv_heads - 1])
+    if is_last or members is not None:
         grouping = subject.implementation.profile.grouping
-        part = Part.of(call, batch, kv_heads, grouping, sample.part.members)
+        part = Part.of(call, batch, kv_heads, grouping, members)
         sample = replace(sample, part=part, few=part.call(call))
     if case.backward and may_have_empty_rows(case) and not empty_rows_are_zero(subject):
         return sample
@@ -74,6 +80,16 @@ def _sample(subject: Subject, case: Case, call: Call, limits: Limits) -> Sample:
     of_row = max(1, heads * case.keys), max(1, heads * case.d_value)
     count = max(4, min(limits.scores // of_row[0], RESULTS // of_row[1]))
     return replace(sample, rows=_rows(case, count))
+
+
+def _members(case: Case) -> torch.Tensor | None:
+    """Return the query heads of a group that are judged: the ends and others; None for all."""
+    group, of_head = case.heads // case.kv_heads, case.keys * (case.d_head + case.d_value)
+    judged = max(LEAST_HEADS, JUDGED // max(1, of_head))
+    if judged >= group:
+        return None
+    others = torch.randperm(group - 2, generator=generator(case.seed, "group")) + 1
+    return torch.cat([torch.tensor([0, group - 1]), others[: judged - 2]])
 
 
 def _rows(case: Case, count: int) -> Int[torch.Tensor, " rows"]:

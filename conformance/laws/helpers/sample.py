@@ -1,6 +1,5 @@
 """The sample by which a call is judged: some batch elements, heads and rows of a large one."""
 
-import math
 from dataclasses import dataclass
 
 import torch
@@ -32,14 +31,11 @@ class Limits:
         numbers: of keys and values, those of a group for each head that reads them.
         scores: of the rows.
         rows: of each head.
-        of_group: numbers of keys and values of a group, once for each query head that is judged; at
-            least the first head, the last one and one more are.
     """
 
     numbers: int
     scores: int
     rows: int
-    of_group: float = math.inf
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -168,9 +164,7 @@ class Sample:
             )
             if name in WRT and alone:
                 message = "an operand has a gradient of a head that no gradient comes into"
-                rest = self.part.outside(got, name)
-                if bool(rest.any()):
-                    check_zero(rest, name, None, message)
+                check_zero(self.part.outside(got, name), name, None, message)
         return expected
 
     def _of_gradient(
@@ -195,26 +189,20 @@ def may_have_empty_rows(case: Case) -> bool:
 
 
 LARGEST_PART = 3
-"""Key/value heads of a part, and query heads of each, unless there is room for more."""
+"""Key/value heads of a part."""
 
 
 def _part(subject: Subject, case: Case, call: Call, limits: Limits) -> Part:
     """Return the whole of a call, or some of its batch elements and key/value heads."""
     grouping = subject.implementation.profile.grouping
-    group, of_head = case.heads // case.kv_heads, case.keys * (case.d_head + case.d_value)
-    judged = int(min(group, max(LARGEST_PART, limits.of_group // max(1, of_head))))
-    of_group = judged * of_head
+    of_group = case.heads // case.kv_heads * case.keys * (case.d_head + case.d_value)
     batch, kv_heads = torch.arange(case.batch), torch.arange(case.kv_heads)
     if case.batch * case.kv_heads * of_group > limits.numbers:
         room = max(1, limits.numbers // max(1, of_group))
         dice = generator(case.seed, "part")
         batch = _some(batch, 2 if room >= 2 * LARGEST_PART else 1, dice)
         kv_heads = _some(kv_heads, min(room, LARGEST_PART), dice)
-    members = None
-    if judged < group:
-        others = torch.randperm(group - 2, generator=generator(case.seed, "group")) + 1
-        members = torch.cat([torch.tensor([0, group - 1]), others[: judged - 2]])
-    return Part.of(call, batch, kv_heads, grouping, members)
+    return Part.of(call, batch, kv_heads, grouping)
 
 
 def _some(places: torch.Tensor, count: int, dice: torch.Generator) -> torch.Tensor:

@@ -52,7 +52,7 @@ CACHES = (
     Layouts(key=Layout.CACHE_INSIDE, value=Layout.CACHE_INSIDE),
 )
 OF_A_DEVICE = LLAMA.but(heads=4, kv_heads=1, d_head=64, d_value=64)
-LONG_PROMPTS = LLAMA.but(batch=2, heads=4, kv_heads=1, queries=769, keys=769, values=Values.NEEDLES)
+LONG_PROMPTS = LLAMA.but(batch=2, heads=4, kv_heads=1, queries=769, keys=769)
 PLAIN = LLAMA.but(heads=4, kv_heads=4, is_causal=False, dtype=F32)
 DECODING = LLAMA.but(is_causal=False, queries=1, keys=1031, batch=4, dtype=F16)
 GPT2 = PLAIN.but(heads=12, kv_heads=12, d_head=64, d_value=64, is_causal=True)
