@@ -5,6 +5,7 @@ from collections import Counter
 
 import pytest
 import torch
+from basic_claims import BASIC, DTYPES, subject_of
 
 from attnspec import implementations
 from attnspec.conformance.attention.inputs import draw
@@ -24,17 +25,7 @@ from attnspec.conformance.attention.workloads import ALTERNATIVES, Turns
 from attnspec.conformance.comparison.violation import Violation
 from attnspec.conformance.laws.numerics import launches as law
 from attnspec.conformance.mutants.bases.dense import Dense
-from attnspec.spec import Case, Feature, Implementation, Layout, Values
-
-BASIC = frozenset({Feature.CAUSAL, Feature.GQA, Feature.BACKWARD})
-DTYPES = (torch.float16, torch.bfloat16)
-
-
-def subject_of(function=None, features=BASIC, **options):
-    claims = {"dtypes": DTYPES} | options
-    return Subject(
-        Implementation(name="it", attention=function or Dense(), features=features, **claims)
-    )
+from attnspec.spec import Case, Feature, Layout, Values
 
 
 def cases_of(features=BASIC, seed=1, **options):
@@ -138,9 +129,7 @@ def test_what_is_not_claimed_is_left_out():
 
 
 def test_one_call_of_each_kind_is_made_if_each_shape_is_compiled():
-    subject = Subject(
-        Implementation(name="it", attention=Dense(), features=BASIC, compiles_each_shape=True)
-    )
+    subject = subject_of(compiles_each_shape=True)
     for backward in (False, True):
         cases = law.cases_of_launches(subject, 0, backward=backward)
         assert len(cases) == sum(kind.backward is backward for kind in KINDS)

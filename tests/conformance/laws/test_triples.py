@@ -5,26 +5,16 @@ import math
 
 import pytest
 import torch
+from basic_claims import BASIC, DTYPES, subject_of
 
 from attnspec.conformance.attention.launches import is_affordable
-from attnspec.conformance.attention.subject import Subject
 from attnspec.conformance.comparison.violation import Violation
 from attnspec.conformance.laws.helpers import triples
 from attnspec.conformance.laws.helpers.claims import DesignClaims
 from attnspec.conformance.laws.helpers.triples import cases_of_triples
 from attnspec.conformance.laws.numerics import triples as law
 from attnspec.conformance.mutants.bases.dense import Dense
-from attnspec.spec import Case, Feature, Implementation, Layout
-
-BASIC = frozenset({Feature.CAUSAL, Feature.GQA, Feature.BACKWARD})
-DTYPES = (torch.float16, torch.bfloat16)
-
-
-def subject_of(function=None, features=BASIC, **options):
-    claims = {"dtypes": DTYPES} | options
-    return Subject(
-        Implementation(name="it", attention=function or Dense(), features=features, **claims)
-    )
+from attnspec.spec import Case, Feature, Layout
 
 
 def cases_of(subject, seed=1):

@@ -4,6 +4,7 @@ from collections import Counter
 
 import pytest
 import torch
+from basic_claims import BASIC, DTYPES, subject_of
 
 from attnspec.conformance.attention.inputs import draw
 from attnspec.conformance.attention.subject import Subject
@@ -23,16 +24,6 @@ from attnspec.spec import (
     MaskKind,
     Profile,
 )
-
-BASIC = frozenset({Feature.CAUSAL, Feature.GQA, Feature.BACKWARD})
-DTYPES = (torch.float16, torch.bfloat16)
-
-
-def subject_of(attention=None, features=BASIC, **options):
-    claims = {"dtypes": DTYPES} | options
-    return Subject(
-        Implementation(name="it", attention=attention or Dense(), features=features, **claims)
-    )
 
 
 def cases_of(features, seed=1, **options):
