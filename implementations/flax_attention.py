@@ -10,10 +10,10 @@ from jaxtyping import Float
 from attnspec.implementations.adapters.jax_arrays import from_jax
 from attnspec.implementations.adapters.parameters import limited
 from attnspec.implementations.frameworks import missing
+from attnspec.implementations.known_bugs import deviations
 from attnspec.spec import (
     Attention,
     Case,
-    Deviation,
     EmptyRow,
     Feature,
     Implementation,
@@ -79,24 +79,16 @@ IMPLEMENTATION = Implementation(
         rounding=Rounding(level=RoundingLevel.EAGER),
     ),
     compiles_each_shape=True,
-    deviations=tuple(
-        Deviation(
-            law=law,
-            reason=(
-                "the gradient of jax.nn.softmax in float16 squares the sum of the exponentials, "
-                "which is infinite from 256 on (seen in jax 0.10.2)"
-            ),
-            link="docs/findings/jax.md#the-gradient-of-softmax-in-float16",
-            applies=_sums_many_exponentials,
-            example=Case(
-                queries=352,
-                keys=1056,
-                d_head=3,
-                d_value=3,
-                dtype=torch.float16,
-                backward=True,
-            ),
-        )
-        for law in GRADIENTS
+    deviations=deviations(
+        GRADIENTS,
+        reason=(
+            "the gradient of jax.nn.softmax in float16 squares the sum of the exponentials, "
+            "which is infinite from 256 on (seen in jax 0.10.2)"
+        ),
+        link="docs/findings/jax.md#the-gradient-of-softmax-in-float16",
+        applies=_sums_many_exponentials,
+        example=Case(
+            queries=352, keys=1056, d_head=3, d_value=3, dtype=torch.float16, backward=True
+        ),
     ),
 )

@@ -76,14 +76,19 @@ def supports(case: Case) -> str | None:
         return "XLA ends the process while it compiles a call of one channel in bfloat16"
     if case.keys == 0:
         return "jax.nn.dot_product_attention takes no call without keys"
-    if case.backward and case.mask is not None and case.mask.kind is MaskKind.FLOAT:
-        hides_rows = MaskPattern.EMPTY_ROWS is case.mask.pattern or (
-            case.mask.shape is MaskShape.QUERIES
-        )
-        if hides_rows and (case.is_causal or case.window is not None):
-            # docs/findings/jax.md
-            return "a row of minus infinity reveals the keys that the flag or the window hides"
+    is_limited = case.is_causal or case.window is not None
+    is_biased = case.mask is not None and case.mask.kind is MaskKind.FLOAT
+    if case.backward and is_limited and is_biased and hides_rows(case):
+        # docs/findings/jax.md
+        return "a row of minus infinity reveals the keys that the flag or the window hides"
     return None
+
+
+def hides_rows(case: Case) -> bool:
+    """Return whether the mask of a case may hide all keys from some queries."""
+    if case.mask is None:
+        return False
+    return case.mask.pattern is MaskPattern.EMPTY_ROWS or case.mask.shape is MaskShape.QUERIES
 
 
 def may_read_nothing(case: Case) -> bool:
@@ -95,9 +100,8 @@ def may_read_nothing(case: Case) -> bool:
         return is_empty or case.mask is not None or case.window is not None
     if case.mask is not None:
         # one that hides some keys may hide those that the flag or the window leaves
-        is_empty = case.mask.pattern is MaskPattern.EMPTY_ROWS or case.keys == 1
-        hides_rows = is_empty or case.mask.shape is MaskShape.QUERIES
-        return hides_rows or case.is_causal or case.window is not None
+        is_limited = case.is_causal or case.window is not None
+        return hides_rows(case) or case.keys == 1 or is_limited
     return case.window is not None and case.queries > case.keys
 
 
