@@ -9,7 +9,7 @@ permits, and thereby exceeds all thresholds that an affordable call can exceed.
 import bisect
 import random
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
@@ -21,9 +21,10 @@ from attnspec.conformance.attention.workloads import (
     MODES_OF_TRAINING,
     Turns,
     layouts_by_turns,
+    mask_dtype_by_turns,
     options_of,
 )
-from attnspec.spec import Case, Feature, MaskKind, Values
+from attnspec.spec import Case, Feature, Values
 
 WORK = 1e10
 """Work of a launch, in products of float32: a third of a second on one core."""
@@ -41,7 +42,10 @@ NUMBERS = 2**25
 """Numbers of keys and values of a launch."""
 
 JUDGED = 2**19
-"""Keys and values by which a launch is judged, once for each query head; at least three heads."""
+"""Numbers of keys and values by which a launch is judged, once for each query head of a group."""
+
+LEAST_JUDGED = 3
+"""Query heads of a group that are judged at least."""
 
 LONGEST = 2**15
 """Queries or keys of a launch."""
@@ -177,6 +181,12 @@ def _scores_of(case: Case) -> int:
     return case.batch * case.heads * case.queries * case.keys
 
 
+def judged_heads(case: Case) -> int:
+    """Return by how many query heads of a group a call is judged."""
+    of_head = case.keys * (case.d_head + case.d_value)
+    return min(case.heads // case.kv_heads, max(LEAST_JUDGED, JUDGED // max(1, of_head)))
+
+
 def work_of(case: Case) -> float:
     """Return the work of a call and its judgement, in products of float32."""
     costs = BACKWARD if case.backward else FORWARD
@@ -184,8 +194,7 @@ def work_of(case: Case) -> float:
     is_slow = _is_slow(case.dtype, case.device)
     scores = _scores_of(case)
     numbers = case.batch * (case.heads * case.queries + case.kv_heads * case.keys) * channels
-    of_head = case.keys * channels
-    judged = min(case.heads // case.kv_heads * of_head, max(3 * of_head, JUDGED))
+    judged = judged_heads(case) * case.keys * channels
     return (
         scores * channels * (costs.slow if is_slow else costs.product)
         + scores * costs.score * (1 if case.mask is None else 2)
@@ -330,10 +339,7 @@ class _Launches:
         is_long = _is_usual(widths, division) and not options
         dtypes = quick if quick and is_long else [*self.dtypes, *quick]
         dtype = dtype or turns.choose(dtypes, kind.name)
-        mask = options.get("mask")
-        if mask is not None and mask.kind is MaskKind.FLOAT and torch.finfo(dtype).bits == 16:
-            own = turns.choose((None, torch.float32), "dtype of a mask")
-            options = options | {"mask": replace(mask, dtype=own)}
+        options = mask_dtype_by_turns(options, dtype, turns)
         return Case(
             batch=dice.choice(division.batch),
             heads=heads,

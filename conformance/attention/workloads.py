@@ -28,6 +28,7 @@ from attnspec.spec import (
     Feature,
     Layout,
     Layouts,
+    MaskKind,
     Values,
 )
 
@@ -223,6 +224,17 @@ def layouts_by_turns(turns: Turns, purpose: str, *, kv_heads: int, is_cached: bo
     if kv_heads > 1 and turns.choose(SHARED):
         of_keys = Layout.EXPANDED  # heads of one key/value head, made by `expand`
     return Layouts(query=layout, key=of_keys, value=of_keys)
+
+
+def mask_dtype_by_turns(
+    options: dict[str, Any], dtype: torch.dtype, turns: Turns
+) -> dict[str, Any]:
+    """Return options whose float mask, beside 16-bit operands, is of float32 by turns."""
+    mask = options.get("mask")
+    if mask is None or mask.kind is not MaskKind.FLOAT or torch.finfo(dtype).bits > 16:
+        return options
+    own = turns.choose((None, torch.float32), "dtype of a mask")
+    return options | {"mask": replace(mask, dtype=own)}
 
 
 def _needs(option: str) -> Feature | None:

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Int
 
 from attnspec.conformance.attention.call import Call
-from attnspec.conformance.attention.launches import JUDGED
+from attnspec.conformance.attention.launches import judged_heads
 from attnspec.conformance.attention.layouts import lay_out
 from attnspec.conformance.attention.part import Part
 from attnspec.conformance.attention.subject import Subject
@@ -21,9 +21,6 @@ SAMPLE = Limits(numbers=2_000_000, scores=2**18, rows=1)
 
 SAMPLE_WITH_GRADIENTS = Limits(numbers=1, scores=2**18, rows=1)
 """Likewise of a backward pass: one batch element and key/value head."""
-
-LEAST_HEADS = 3
-"""Query heads of a group that are judged at least; more if their keys and values are few."""
 
 RESULTS = 2**17
 """Elements of the output by which a call is judged, whose bound takes most of the time."""
@@ -84,9 +81,8 @@ def _sample(subject: Subject, case: Case, call: Call, limits: Limits) -> Sample:
 
 def _members(case: Case) -> torch.Tensor | None:
     """Return the query heads of a group that are judged: the ends and others; None for all."""
-    group, of_head = case.heads // case.kv_heads, case.keys * (case.d_head + case.d_value)
-    judged = max(LEAST_HEADS, JUDGED // max(1, of_head))
-    if judged >= group:
+    group, judged = case.heads // case.kv_heads, judged_heads(case)
+    if judged == group:
         return None
     others = torch.randperm(group - 2, generator=generator(case.seed, "group")) + 1
     return torch.cat([torch.tensor([0, group - 1]), others[: judged - 2]])

@@ -1,18 +1,16 @@
-"""Calls in which every three classes of sizes meet: of lengths, widths, heads, types and options.
+"""Calls in which every three classes of sizes meet: of lengths, widths, heads and batch.
 
 Every two classes meet in calls of NUM-18, which has many axes and narrow classes. A kernel chooses
 its code by a few sizes together, as by the width of a head, the number of keys and the group. So
-classes of these are wider here, about as tiles divide them, and every three of them meet.
+classes of these are wider here, about as tiles divide them, and every three of them meet. Storage
+types, options and rare classes meet every class of another size.
 """
 
 import functools
 import math
 import random
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from typing import Any
-
-import torch
 
 from attnspec.conformance.attention.launches import CONTENTS, is_affordable, work_of
 from attnspec.conformance.attention.subject import Subject
@@ -22,11 +20,12 @@ from attnspec.conformance.attention.workloads import (
     MODES_OF_TRAINING,
     Turns,
     layouts_by_turns,
+    mask_dtype_by_turns,
     options_of,
 )
 from attnspec.conformance.laws.helpers.claims import DesignClaims
 from attnspec.conformance.laws.helpers.pairwise import Row, pairwise, threewise
-from attnspec.spec import Case, Feature, Layouts, MaskKind
+from attnspec.spec import Case, Feature, Layouts
 
 Interval = tuple[int, int]
 """The least and the largest length of a class."""
@@ -121,10 +120,8 @@ def _rows(claims: DesignClaims, backward: bool) -> tuple[Row, ...]:
         "batch": BATCH,
         "is_causal": (False, True) if Feature.CAUSAL in claims.features else (False,),
     }
-    of_calls = {
-        "dtype": claims.dtypes,
-        "options": tuple(each for each in OPTIONS if claims.features.issuperset(each)),
-    }
+    options = tuple(each for each in OPTIONS if claims.features.issuperset(each))
+    of_calls = {"dtype": claims.dtypes, "options": options}
     rare = {
         "width": WIDTHS + NARROW,
         "queries": QUERIES + MANY_QUERIES,
@@ -140,10 +137,10 @@ def _rows(claims: DesignClaims, backward: bool) -> tuple[Row, ...]:
     rows += [row for row in threewise(axes, allowed, rows) if row not in rows]
     # types and options by turns, so that claims of more of them make few calls more
     turns = Turns(random.Random(0))
+    by_turns = of_calls | {"options": (*options, *WITHOUT_OPTIONS)}
     for row in rows:
-        for name, values in of_calls.items():
-            usual = () if name == "dtype" else WITHOUT_OPTIONS
-            chosen = turns.choose((*values, *usual), name)
+        for name, values in by_turns.items():
+            chosen = turns.choose(values, name)
             row |= {name: next(v for v in (chosen, *values) if allowed(row | {name: v}))}
     rows += [row for row in pairwise(axes | of_calls | rare, allowed, rows) if row not in rows]
     return tuple(rows)
@@ -177,30 +174,25 @@ def _smallest(subject: Subject, row: Mapping[str, Any], backward: bool) -> Case:
 
 def _drawn(subject: Subject, row: Row, backward: bool, dice: random.Random, turns: Turns) -> Case:
     """Return a case of a row with sizes that dice draw, and everything else by turns."""
-    options = options_of(row["options"], dice)
-    mask = options.get("mask")
-    if mask is not None and mask.kind is MaskKind.FLOAT and torch.finfo(row["dtype"]).bits == 16:
-        own = turns.choose((None, torch.float32), "dtype of a mask")
-        options |= {"mask": replace(mask, dtype=own)}
-    smallest = _smallest(subject, row, backward)
-    claimed = smallest.but(**options)
-    smallest = claimed if subject.refuses(claimed) is None else smallest
-    room = max(WORK, ROOM * work_of(smallest))
+    options = mask_dtype_by_turns(options_of(row["options"], dice), row["dtype"], turns)
+    case = _smallest(subject, row, backward)
+    if subject.refuses(case.but(**options)) is None:
+        case = case.but(**options)
+    fits = functools.partial(_is_allowed, subject, work=max(WORK, ROOM * work_of(case)))
     for changes in _changes(row, dice, turns):
-        cases = sorted((smallest.but(**each) for each in changes), key=work_of, reverse=True)
-        fits = functools.partial(_is_allowed, subject, work=room)
-        smallest = next(filter(fits, cases), smallest)
+        cases = sorted((case.but(**each) for each in changes), key=work_of, reverse=True)
+        case = next(filter(fits, cases), case)
     layouts = layouts_by_turns(
-        turns, "triples", kv_heads=smallest.kv_heads, is_cached=smallest.queries < smallest.keys
+        turns, "triples", kv_heads=case.kv_heads, is_cached=case.queries < case.keys
     )
-    case = smallest.but(
+    varied = case.but(
         mode=turns.choose(MODES_OF_TRAINING if backward else MODES),
         layouts=layouts,
         values=turns.choose(CONTENTS, "triples"),
         seed=dice.randrange(2**16),
     )
-    forms = (case, case.but(layouts=Layouts()))
-    return next((each for each in forms if subject.refuses(each) is None), smallest)
+    forms = (varied, varied.but(layouts=Layouts()))
+    return next((each for each in forms if subject.refuses(each) is None), case)
 
 
 def _changes(row: Row, dice: random.Random, turns: Turns) -> list[list[dict[str, Any]]]:
