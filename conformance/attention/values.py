@@ -6,7 +6,7 @@ import zlib
 from collections.abc import Callable
 
 import torch
-from jaxtyping import Float64, Int64
+from jaxtyping import Float, Int64
 
 from attnspec.spec import Case, Values
 
@@ -16,7 +16,7 @@ KEPT = 2**13
 """Numbers in the largest draw that is cached."""
 
 
-MANY = 2**18
+MANY = 2**16
 """Numbers beyond which a draw takes long."""
 
 
@@ -30,12 +30,11 @@ def seed_of(seed: int, purpose: str) -> int:
     return zlib.crc32(f"{seed}/{purpose}".encode())
 
 
-def normal(case: Case, purpose: str, *shape: int) -> Float64[torch.Tensor, "..."]:
-    """Return standard normal numbers of a case."""
+def normal(case: Case, purpose: str, *shape: int) -> Float[torch.Tensor, "..."]:
+    """Return standard normal numbers of a case, in the type of `type_of_draw`."""
     if math.prod(shape) > KEPT:
         dtype = type_of_draw(case, math.prod(shape))
-        drawn = torch.randn(*shape, generator=generator(case.seed, purpose), dtype=dtype)
-        return drawn.double()
+        return torch.randn(*shape, generator=generator(case.seed, purpose), dtype=dtype)
     # a copy: a subject may write to its inputs
     return _numbers(seed_of(case.seed, purpose), shape).clone()
 
@@ -204,7 +203,8 @@ def _needles(case: Case, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> T
     if not factor:
         return q, k, v
     head = torch.arange(case.heads) // max(1, case.heads // max(1, case.kv_heads))
-    return factor * k[:, head[:, None], needles(case)] + 0.05 * q, k, v
+    # in place: these are the largest calls
+    return q.mul_(0.05).add_(k[:, head[:, None], needles(case)].mul_(factor)), k, v
 
 
 _FAMILIES: dict[Values, Callable[..., Tensors]] = {

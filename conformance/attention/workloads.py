@@ -65,7 +65,15 @@ CACHES = (
 """Layouts of keys and values that come from a cache, which all texts of a batch may share."""
 SHARED = (True, *[False] * 6)
 """Turns of calls, true for those whose key/value heads are views of one head."""
-CONTENTS = (Values.NORMAL, Values.PEAKED, Values.PLATEAU, Values.OFFSET)
+CONTENTS = (
+    Values.NEEDLES,
+    Values.NORMAL,
+    Values.NEEDLES,
+    Values.PEAKED,
+    Values.PLATEAU,
+    Values.OFFSET,
+)
+"""Contents by turns; over many keys, the mistakes in a few of them show with needles alone."""
 
 ALTERNATIVES: tuple[tuple[Feature, ...], ...] = (
     (),

@@ -178,6 +178,8 @@ def check_gradient(
 
 def check_zero(gradient: torch.Tensor, name: str, where: torch.Tensor | None, message: str) -> None:
     """Require exact zeros, of either sign, where `where` is true; everywhere if it is None."""
+    if not bool(gradient.any()):  # NaN is not zero
+        return
     bound = torch.zeros(gradient.shape, dtype=torch.float64, device=gradient.device)
     if where is not None:
         bound = bound.masked_fill(~where, torch.inf)

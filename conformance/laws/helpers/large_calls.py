@@ -11,7 +11,7 @@ from attnspec.conformance.attention.layouts import lay_out
 from attnspec.conformance.attention.part import Part
 from attnspec.conformance.attention.subject import Subject
 from attnspec.conformance.attention.values import generator
-from attnspec.conformance.laws.helpers.gradients import empty_rows_are_zero, incoming_gradient
+from attnspec.conformance.laws.helpers.gradients import empty_rows_are_zero
 from attnspec.conformance.laws.helpers.mask_dtype import may_refuse_mask_dtype
 from attnspec.conformance.laws.helpers.sample import Limits, Sample, may_have_empty_rows
 from attnspec.spec import Case, Layout
@@ -48,7 +48,7 @@ def check_gradients(subject: Subject, case: Case) -> None:
     sample = _sample(subject, case, call, SAMPLE_WITH_GRADIENTS)
     turn, layout = divmod(case.seed, len(LAYOUTS))
     kind = KINDS_OF_GRADIENT[turn % len(KINDS_OF_GRADIENT)]
-    grad = lay_out(sample.incoming_alone(incoming_gradient(case, kind)), LAYOUTS[layout])
+    grad = lay_out(sample.draw_incoming_alone(case, kind), LAYOUTS[layout])
     with may_refuse_mask_dtype(case):
         out, gradients = subject.differentiate(call, grad)
     sample.check_output(subject, out)

@@ -17,6 +17,7 @@ from attnspec.conformance.laws.helpers.gradients import (
     check_zero,
     empty_rows_are_zero,
     expected_gradient,
+    incoming_gradient,
     require_gradient,
 )
 from attnspec.conformance.laws.helpers.options import ROW_AXES
@@ -100,11 +101,16 @@ class Sample:
             axes=ROW_AXES,
             places=self.places,
         )
-        return self.check_output(subject, out)
+        self._check_output(out, expected)
+        return expected
 
     def check_output(self, subject: Subject, out: torch.Tensor) -> Expected:
         """Check an output of the whole call, and return what is expected of the sample."""
         expected = subject.expect(self.few, rows=self.rows)
+        self._check_output(out, expected)
+        return expected
+
+    def _check_output(self, out: torch.Tensor, expected: Expected) -> None:
         check_close(
             self.of_rows(out),
             expected.out,
@@ -115,7 +121,6 @@ class Sample:
             may_be_nan=expected.may_be_nan,
             places=self.places,
         )
-        return expected
 
     def incoming(self, grad: torch.Tensor) -> torch.Tensor:
         """Return an incoming gradient that is zero but for the rows of the sample, in all heads."""
@@ -124,10 +129,20 @@ class Sample:
         grad_of_rows[:, :, here] = grad[:, :, here]
         return grad_of_rows
 
-    def incoming_alone(self, grad: torch.Tensor) -> torch.Tensor:
-        """Return an incoming gradient that is zero but for the sample."""
-        grad_of_rows = self.incoming(grad)
-        return grad_of_rows - self.part.outside(grad_of_rows, "query")
+    def draw_incoming_alone(self, case: Case, kind: str) -> torch.Tensor:
+        """Draw an incoming gradient of a kind that is zero but for the sample, contiguous."""
+        part = self.part
+        few = case.but(
+            batch=len(part.batch),
+            heads=len(part.heads),
+            kv_heads=len(part.kv_heads),
+            queries=len(self.rows),
+        )
+        shape = (case.batch, case.heads, case.queries, case.d_value)
+        grad = torch.zeros(shape, dtype=case.dtype, device=case.device)
+        places = part.batch[:, None, None], part.heads[:, None], self.rows.to(grad.device)
+        grad[places] = incoming_gradient(few, kind)
+        return grad
 
     def check_gradients(
         self,
@@ -143,11 +158,12 @@ class Sample:
         Args:
             subject: the subject.
             gradients: by operand.
-            grad: the incoming gradient of the whole call, of `incoming` or `incoming_alone`.
+            grad: the incoming gradient of the whole call, by one of the methods above.
         """
-        others = self.part.is_whole or bool(self.part.outside(grad, "query").any())
+        here = self.part.of_heads(grad)
+        others = self.part.is_whole or bool(here.count_nonzero() < grad.count_nonzero())
         alone = not others and empty_rows_are_zero(subject)
-        expected = subject.expect_gradients(self.few, self.part.of_heads(grad), rows=self.rows)
+        expected = subject.expect_gradients(self.few, here, rows=self.rows)
         for name, gradient in gradients.items():
             got, exact = require_gradient(gradient, name), expected_gradient(expected, name)
             few, places = self._of_gradient(got, name)

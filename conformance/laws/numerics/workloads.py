@@ -10,7 +10,6 @@ from attnspec.conformance.attention.workloads import PHASES, Phase, Turns, workl
 from attnspec.conformance.laws.helpers.cases import BF16, F16, F32
 from attnspec.conformance.laws.helpers.gradients import (
     empty_rows_are_zero,
-    incoming_gradient,
     operands_with_gradient,
 )
 from attnspec.conformance.laws.helpers.mask_dtype import may_refuse_mask_dtype
@@ -52,7 +51,7 @@ CACHES = (
     Layouts(key=Layout.CACHE_INSIDE, value=Layout.CACHE_INSIDE),
 )
 OF_A_DEVICE = LLAMA.but(heads=4, kv_heads=1, d_head=64, d_value=64)
-LONG_PROMPTS = LLAMA.but(batch=2, heads=4, kv_heads=1, queries=769, keys=769)
+LONG_PROMPTS = LLAMA.but(batch=2, heads=4, kv_heads=1, queries=769, keys=769, values=Values.NEEDLES)
 PLAIN = LLAMA.but(heads=4, kv_heads=4, is_causal=False, dtype=F32)
 DECODING = LLAMA.but(is_causal=False, queries=1, keys=1031, batch=4, dtype=F16)
 GPT2 = PLAIN.but(heads=12, kv_heads=12, d_head=64, d_value=64, is_causal=True)
@@ -156,7 +155,7 @@ def law_gradients_in_training_of_models_equal_the_definition(subject: Subject, c
     call = subject.draw(case)
     sample = Sample.of(subject, case, call, SAMPLE_WITH_GRADIENTS)
     kind = KINDS[case.seed % len(KINDS)]
-    grad = sample.incoming_alone(incoming_gradient(case, kind))
+    grad = sample.draw_incoming_alone(case, kind)
     wrt = operands_with_gradient(subject, case) if empty_rows_are_zero(subject) else WRT
     frozen = FROZEN[case.seed % len(FROZEN)]
     wrt = tuple(name for name in wrt if name not in frozen)

@@ -163,7 +163,8 @@ def test_a_gradient_outside_of_the_sample_is_told():
         subject = subject_of(attention, dtypes=(torch.float32,))
         call = subject.draw(case)
         sample = Sample.of(subject, case, call, law.SAMPLE_WITH_GRADIENTS)
-        grad = sample.incoming_alone(torch.ones(3, 8, 40, 4))
+        grad = sample.draw_incoming_alone(case, "constant")
+        assert grad.shape == (3, 8, 40, 4)
         assert int(grad.sum()) == 2 * 40 * 4
         _, gradients = subject.differentiate(call, grad)
         if is_right:
