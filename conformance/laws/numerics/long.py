@@ -24,7 +24,7 @@ SEQUENCE = Case(
 )
 PEAKED = SEQUENCE.but(values=Values.PEAKED)
 # with this seed the last keys have much weight; the bound is a fiftieth of the values here
-FEW = PEAKED.but(queries=2, keys=70_000, d_head=2, d_value=2, is_causal=False, seed=7)
+FEW = PEAKED.but(queries=2, keys=70_000, d_head=2, d_value=2, is_causal=False, seed=19)
 UNEVEN = PEAKED.but(queries=17, keys=2101, is_causal=False)
 ACROSS = PEAKED.but(queries=1100, keys=1099, is_causal=False)
 LONG = PEAKED.but(queries=131_072, keys=131_072, d_head=64, d_value=64)
