@@ -95,9 +95,8 @@ def _needles(case: Case) -> str:
 
 def _normal(case: Case, purpose: str, shape: tuple[int, ...]) -> str:
     generator = f"torch.Generator().manual_seed({seed_of(case.seed, purpose)})"
-    if type_of_draw(case, math.prod(shape)) == torch.float32:
-        return f"torch.randn({shape}, generator={generator}, dtype=torch.float32).double()"
-    return f"torch.randn({shape}, generator={generator}, dtype=torch.float64)"
+    dtype = type_of_draw(case, math.prod(shape))
+    return f"torch.randn({shape}, generator={generator}, dtype={dtype})"
 
 
 _CUTS = {

@@ -117,6 +117,12 @@ LONG = Case(batch=2, heads=4, kv_heads=2, queries=33, keys=65, d_head=8, d_value
         LONG.but(values=Values.OFFSET, seed=3, scale=-0.3),
         # larger than the draws that are cached
         *(LONG.but(queries=300, dtype=dtype) for dtype in (torch.float32, torch.float64)),
+        # so many numbers that they are drawn in float32: all of them, or the queries alone
+        *(
+            LONG.but(values=family, queries=1100, keys=2100, dtype=torch.float32)
+            for family in Values
+        ),
+        LONG.but(values=Values.NEEDLES, queries=2100, dtype=torch.float32),
         LONG.but(values=Values.GROWING, dtype=torch.bfloat16, is_causal=True),
         LONG.but(dtype=torch.float16, mask=Mask(), sinks=True, alibi=True),
         *(LONG.but(layouts=Layouts(query=layout, key=layout, value=layout)) for layout in Layout),
