@@ -54,7 +54,7 @@ def drawings_of(name: str, shape: tuple[int, ...], case: Case) -> Iterator[str]:
         yield f"3 * {normal}"
     if family is Values.ONE_HOT and name == "value" and channels:
         eye = f"torch.eye({channels}, dtype=torch.float64)"
-        yield f"{eye}[torch.arange({keys}) % {channels}].expand({shape})"
+        yield f"{eye}[torch.arange({keys}) % {channels}].expand({shape}).contiguous()"
     if family is Values.INTEGERS:
         factor, largest = (4, 8) if name == "value" else (2, 2)
         yield f"{normal}.mul({factor}).round().clamp({-largest}, {largest})"

@@ -113,6 +113,7 @@ LONG = Case(batch=2, heads=4, kv_heads=2, queries=33, keys=65, d_head=8, d_value
     "case",
     [
         *(LONG.but(values=family, dtype=torch.float32) for family in Values),
+        LONG.but(values=Values.ONE_HOT),
         LONG.but(queries=600, keys=590, d_head=64, d_value=64, dtype=torch.bfloat16),
         LONG.but(values=Values.OFFSET, seed=3, scale=-0.3),
         # larger than the draws that are cached
