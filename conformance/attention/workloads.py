@@ -196,9 +196,6 @@ def _case(
     queries, keys = lengths
     numbers = kv_heads * keys * of_key
     is_cached = phase.is_causal and phase.keys is not None
-    mask = options.get("mask")
-    if mask in (BIAS, OWN_BIAS) and torch.finfo(dtype).bits == 16 and dice.random() < 0.5:
-        options = {**options, "mask": replace(mask, dtype=torch.float32)}
     return Case(
         batch=max(1, min(batch, int(NUMBERS // numbers))),
         heads=heads,
@@ -214,7 +211,7 @@ def _case(
         layouts=layouts_by_turns(turns, phase.name, kv_heads=kv_heads, is_cached=is_cached),
         values=turns.choose(CONTENTS),
         seed=dice.randrange(2**16),
-        **options,
+        **mask_dtype_by_turns(options, dtype, turns),
     )
 
 
@@ -235,14 +232,14 @@ def layouts_by_turns(turns: Turns, purpose: str, *, kv_heads: int, is_cached: bo
 
 
 def mask_dtype_by_turns(
-    options: dict[str, Any], dtype: torch.dtype, turns: Turns
+    options: Mapping[str, Any], dtype: torch.dtype, turns: Turns
 ) -> dict[str, Any]:
     """Return options whose float mask, beside 16-bit operands, is of float32 by turns."""
     mask = options.get("mask")
     if mask is None or mask.kind is not MaskKind.FLOAT or torch.finfo(dtype).bits > 16:
-        return options
+        return {**options}
     own = turns.choose((None, torch.float32), "dtype of a mask")
-    return options | {"mask": replace(mask, dtype=own)}
+    return {**options, "mask": replace(mask, dtype=own)}
 
 
 def _needs(option: str) -> Feature | None:
