@@ -165,6 +165,7 @@ DIVISIONS = (
     ONE_HEAD,
     Division(name="a few heads", batch=(1, 1, 2), heads=((2, 2), (2, 1), (3, 1)), work=1.5),
     Division(name="wide groups", batch=(1, 2), heads=((8, 1), (12, 1), (16, 1), (18, 2))),
+    Division(name="requests of wide groups", batch=(4, 5, 8), heads=((8, 1), (12, 1), (18, 2))),
     Division(name="many heads", batch=(1, 2), heads=((32, 8), (40, 8), (32, 32), (64, 8))),
     Division(name="many requests", batch=(16, 17, 24), heads=((1, 1), (2, 2), (4, 1))),
     OVER_256_HEADS,
