@@ -4,8 +4,8 @@ Most bugs need one option or two together, not all. A design that holds every pa
 with the square of the largest numbers of values; the product of all axes grows exponentially.
 
 allpairspy adds rows until one holds no new pair, which conditions on rows can make happen early. It
-is started again from the rows so far, with the axes that miss most pairs first, and in the end with
-one value on each of two axes, for each pair that is still missing.
+is started again from the rows so far, with the axes that miss most pairs first, and once few pairs
+are missing, with one value on each of two axes for each of them.
 
 Source:
     Cohen, Dalal, Fredman, Patton 1997, The AETG system
@@ -30,6 +30,9 @@ PATIENCE = 20_000
 
 FEW = 20
 """Rows found, below which allpairspy is not started again: each start takes seconds."""
+
+SHARE_MISSING = 0.2
+"""Share of the groups, below which each that is missing has a row of its own, found sooner."""
 
 
 def pairwise(
@@ -86,11 +89,12 @@ def _covering(
     design = _Design(axes, allowed, strength)
     rows: list[Indices] = []
     missing = design.groups() - design.refused
+    few = SHARE_MISSING * len(missing)
     for each in map(design.adapted, earlier):
         if each is not None and not missing.isdisjoint(design.groups_of(each)):
             rows.append(each)
             missing -= design.groups_of(each)
-    while missing:
+    while len(missing) > (few if rows else 0):
         counts = Counter(name for group in missing for name, _ in group)
         names = sorted(axes, key=lambda name: -counts[name])
         found = list(design.rows({name: design.values[name] for name in names}, rows))
@@ -170,17 +174,32 @@ class _Design:
     def adapted(self, row: Mapping[str, Any]) -> Indices | None:
         """Return an allowed row that is as a given one where it may be, or None if it is not found.
 
-        A value that is refused, alone or with one before it, is replaced by the first that is not.
+        A value that is refused, alone or with one before it, is replaced by the first that is not;
+        if the whole row is refused then, likewise one that is refused with all before it.
         """
+        adapted = self._adapted(row, self._go_together)
+        if adapted is not None and not self.allowed(self.row(adapted)):
+            adapted = self._adapted(row, self._is_allowed)
+        return adapted
+
+    def _adapted(
+        self, row: Mapping[str, Any], fits: Callable[[Indices, tuple[str, int]], bool]
+    ) -> Indices | None:
+        """Return a row as a given one, but for values that do not fit those before them."""
         adapted: dict[str, int] = {}
         for name, indices in self.values.items():
             known = [n for n in indices if self.axes[name][n] == row.get(name)]
-            together = (n for n in [*known, *indices] if self._go_together(adapted, (name, n)))
-            index = next(together, None)
+            fitting = (n for n in [*known, *indices] if fits(adapted, (name, n)))
+            index = next(fitting, None)
             if index is None:
                 return None
             adapted[name] = index
-        return adapted if self.allowed(self.row(adapted)) else None
+        return adapted
+
+    def _is_allowed(self, row: Indices, newest: tuple[str, int]) -> bool:
+        """Return whether a row may hold one more value."""
+        together = dict([*row.items(), newest])
+        return self._go_together(row, newest) and self.allowed(self.row(together))
 
     def _go_together(self, row: Indices, newest: tuple[str, int]) -> bool:
         """Return whether no value of a row is refused together with one more."""

@@ -213,34 +213,34 @@ def _possible_values(
         heads: the numbers of heads that the subject claims.
         pick: chooses among the values of a field that satisfy the row.
     """
-    regimes: dict[str, set[Regime]] = {name: set() for name in FIELDS}
+    regimes: dict[str, set[Regime]] = {}
     for regime in row.values():
         if regime is not None:
             for field in regime.conditions:
-                regimes[field].add(regime)
+                regimes.setdefault(field, set()).add(regime)
     choices = {
         field: _choices(field, frozenset(held), heads if field == "heads" else None)
         for field, held in regimes.items()
     }
     if not all(choices.values()):
         return
-    values = {
-        field: pick(choices[field]) if held else usual[field] for field, held in regimes.items()
-    }
+    values = {**usual, **{field: pick(among) for field, among in choices.items()}}
+    # a field without a condition may have any value
+    choices = {name: FIELDS[name].values for pair in EQUAL_FIELDS for name in pair} | choices
     is_huge = values["batch"] * values["heads"][0] > MANY_HEADS
     if is_huge:
         # the largest batches leave room for the smallest calls alone
         sizes = ("queries", "keys", "d_head", "d_value")
-        values |= {name: 1 for name in sizes if not regimes[name]}
+        values |= {name: 1 for name in sizes if name not in regimes}
     if row.get("side of window") is not None and values["window"] is None:
         return
     if values["scale"] == 0 and "scores" not in row:
         values["scores"] = Values.TINY
-    if row.get("layout of mask") is not None and not regimes["mask"]:
+    if row.get("layout of mask") is not None and "mask" not in regimes:
         values["mask"] = FIELDS["mask"].values[1]
     tokens = values["batch"] * values["heads"][0] * (values["queries"] + values["keys"])
     is_costly = tokens > MANY_TOKENS and not is_huge
-    narrow = {name: NARROW for name in ("d_head", "d_value") if is_costly and not regimes[name]}
+    narrow = {name: NARROW for name in ("d_head", "d_value") if is_costly and name not in regimes}
     for widths in (narrow, {}) if narrow else ({},):
         for changes in product(
             *map(_equal, repeat(values | widths), repeat(choices), EQUAL_FIELDS)
@@ -452,8 +452,8 @@ class Plan:
 
         A row without a storage type has a given one, or else the usual one.
         """
-        values = self.values(row, pick, dtype)
-        return None if values is None else case_of(values, self.device)
+        found = self._found(row, pick, dtype)
+        return None if found is None else found[1]
 
     def values(
         self,
@@ -462,11 +462,21 @@ class Plan:
         dtype: torch.dtype | None = None,
     ) -> dict[str, Any] | None:
         """Return the values of all fields of a claimed case that satisfies a row; see `case`."""
+        found = self._found(row, pick, dtype)
+        return None if found is None else found[0]
+
+    def _found(
+        self,
+        row: Mapping[str, Choice],
+        pick: Callable[[tuple[Any, ...]], Any],
+        dtype: torch.dtype | None,
+    ) -> tuple[dict[str, Any], Case] | None:
+        """Return the values of a claimed case that satisfies a row, and the case."""
         usual = self.usual if dtype is None else self.usual | {"dtype": dtype}
         for values in _possible_values(row, usual, self.heads, pick):
             case = case_of(values, self.device)
             if self.subject.refuses(case) is None and plain(case):
-                return values
+                return values, case
         return None
 
     def rotated(self, number: int, seed: int) -> Case:
