@@ -26,10 +26,10 @@ from attnspec.conformance.attention.workloads import (
 )
 from attnspec.spec import Case, Feature, Values
 
-WORK = 1e10
-"""Work of a launch, in products of float32: a third of a second on one core."""
+WORK = 8e9
+"""Work of a launch, in products of float32: a quarter of a second on one core."""
 
-LARGEST = 5
+LARGEST = 6.5
 """Work of the largest launch of a kind, over 256 heads of 64 channels, in that of others."""
 
 SCORES = 72_000_000
@@ -80,6 +80,12 @@ FORWARD = Costs(product=1, slow=12, score=400, number=300, judged=1000)
 BACKWARD = Costs(product=3, slow=36, score=500, number=400, judged=2000)
 """Measured on calls of an attention that stores its scores, on one core."""
 
+USUAL_STEP = 2
+"""Of the common widths and divisions of common kinds, every second one meets in one run."""
+
+STARTS = 48
+"""Places from which steps are counted: a multiple of each number of steps."""
+
 SHORTER = 0.6
 """The second length of three, in the first and the last one."""
 
@@ -107,8 +113,9 @@ class Kind:
         share: queries for each key, the least and the largest, if both are as many as affordable.
         is_causal: whether queries follow one another; None for either by turns.
         backward: whether it has a backward pass.
-        is_common: whether the common widths meet every division in each run.
-        is_largest: whether over 256 heads of 64 channels are called with over 512 tokens.
+        is_common: whether one of the common widths meets every division in each run.
+        is_largest: whether each run calls over 256 heads of 64 channels with over 512 tokens, one
+            head with as many as are affordable, and wide groups of 128 channels.
         step: of the other widths and divisions every `step`-th meets in one run.
     """
 
@@ -120,15 +127,15 @@ class Kind:
     backward: bool = False
     is_common: bool = False
     is_largest: bool = False
-    step: int = 5
+    step: int = 8
 
 
 KINDS = (
     Kind(name="prefill", is_causal=True, is_common=True, is_largest=True),
     Kind(name="encoding", is_largest=True),
     Kind(name="decoding", queries=(1, 1), is_common=True),
-    Kind(name="speculative decoding", queries=(2, 16), is_causal=None, step=4),
-    Kind(name="short chunks", queries=(17, 256), is_causal=None, step=4),
+    Kind(name="speculative decoding", queries=(2, 16), is_causal=None, step=6),
+    Kind(name="short chunks", queries=(17, 256), is_causal=None, step=6),
     Kind(name="long chunks", share=(0.25, 0.6), is_causal=None),
     Kind(name="few keys", keys=(16, 128)),
     Kind(name="training", is_causal=True, backward=True, is_common=True),
@@ -159,18 +166,23 @@ class Division:
 ONE_HEAD = Division(name="one head", batch=(1,), heads=((1, 1),), work=1.5)
 """Its calls are the longest ones."""
 
+WIDE_GROUPS = Division(name="wide groups", batch=(1, 2), heads=((8, 1), (12, 1), (16, 1), (18, 2)))
+
 OVER_256_HEADS = Division(name="over 256 heads", batch=(8,), heads=((33, 11), (33, 3), (34, 2)))
 
 DIVISIONS = (
     ONE_HEAD,
     Division(name="a few heads", batch=(1, 1, 2), heads=((2, 2), (2, 1), (3, 1)), work=1.5),
-    Division(name="wide groups", batch=(1, 2), heads=((8, 1), (12, 1), (16, 1), (18, 2))),
+    WIDE_GROUPS,
     Division(name="requests of wide groups", batch=(4, 5, 8), heads=((8, 1), (12, 1), (18, 2))),
     Division(name="many heads", batch=(1, 2), heads=((32, 8), (40, 8), (32, 32), (64, 8))),
-    Division(name="many requests", batch=(16, 17, 24), heads=((1, 1), (2, 2), (4, 1))),
+    Division(name="many requests", batch=(16, 17, 24), heads=((1, 1), (2, 2), (4, 1)), work=1.5),
     OVER_256_HEADS,
 )
 """The divisions of the work."""
+
+ALWAYS = ((WIDTHS[0], ONE_HEAD), (WIDTHS[0], OVER_256_HEADS), (WIDTHS[1], WIDE_GROUPS))
+"""Widths and divisions that meet in every run, in kinds with the largest launches."""
 
 ONCE, AGAIN = "one call", "again"
 AFTER_A_MULTIPLE, AFTER_A_SHORTER = "after a multiple of a tile", "after a shorter one"
@@ -192,12 +204,12 @@ def work_of(case: Case) -> float:
     """Return the work of a call and its judgement, in products of float32."""
     costs = BACKWARD if case.backward else FORWARD
     channels = case.d_head + case.d_value
-    is_slow = _is_slow(case.dtype, case.device)
+    product = costs.slow if is_slow(case.dtype, case.device) else costs.product
     scores = _scores_of(case)
     numbers = case.batch * (case.heads * case.queries + case.kv_heads * case.keys) * channels
     judged = judged_heads(case) * case.keys * channels
     return (
-        scores * channels * (costs.slow if is_slow else costs.product)
+        scores * channels * product
         + scores * costs.score * (1 if case.mask is None else 2)
         + numbers * costs.number
         + judged * costs.judged
@@ -227,10 +239,10 @@ def launches(
 ) -> Iterator[list[Case]]:
     """Yield the launches of a kind, each a sequence of one to three calls that follow one another.
 
-    The common widths of common kinds, and one head of every width, meet each division in every run,
-    other widths in every `step`-th one. Each option by itself meets half of the divisions in common
-    kinds and a quarter in others, pairs of options half as many. Groups and the causal flag are
-    left out if not claimed.
+    In common kinds, one of the common widths meets each division in every run, and one head every
+    second width; other widths meet in every `step`-th one. Each option by itself meets half of the
+    divisions in common kinds and a quarter in others, pairs of options half as many. Groups and the
+    causal flag are left out if not claimed.
 
     Args:
         kind: the kind.
@@ -243,16 +255,17 @@ def launches(
             it is not set where there are few queries, which would read few keys.
     """
     makes = _Launches(kind, claimed, dtypes, dice, turns, device, is_aligned)
-    start = dice.randrange(20)
+    start = dice.randrange(STARTS)
     for (row, widths), (column, division) in product(enumerate(WIDTHS), enumerate(DIVISIONS)):
-        step = 1 if kind.is_common and _is_usual(widths, division) else kind.step
+        step = USUAL_STEP if kind.is_common and _is_usual(widths, division) else kind.step
         is_largest = kind.is_largest and (widths, division) == (WIDTHS[0], OVER_256_HEADS)
-        if is_largest or (row + column + start) % step == 0:
+        is_met = kind.is_largest and (widths, division) in ALWAYS
+        if is_met or (row + column + start) % step == 0:
             work = LARGEST if is_largest else division.work
             yield makes.sequence(widths, division, {}, work)
     if kind.is_largest:
         for dtype in dtypes:
-            if _is_slow(dtype, device) and len(dtypes) > 1:
+            if is_slow(dtype, device) and len(dtypes) > 1:
                 yield makes.sequence(WIDTHS[1], ONE_HEAD, {}, 2, dtype)
     for number, features in enumerate(each for each in ALTERNATIVES if each):
         # an option by itself in half of the divisions, or a quarter, and with another in fewer
@@ -336,7 +349,7 @@ class _Launches:
         if is_causal is None:
             is_causal = turns.choose((True, False), kind.name)
             is_causal &= self.is_aligned or kind.queries is None
-        quick = [dtype for dtype in self.dtypes if not _is_slow(dtype, self.device)]
+        quick = [dtype for dtype in self.dtypes if not is_slow(dtype, self.device)]
         is_long = _is_usual(widths, division) and not options
         dtypes = quick if quick and is_long else [*self.dtypes, *quick]
         dtype = dtype or turns.choose(dtypes, kind.name)
@@ -370,6 +383,6 @@ def _largest(fits: Callable[[int], bool]) -> int:
     return bisect.bisect_left(range(1, LONGEST + 1), True, key=lambda length: not fits(length))
 
 
-def _is_slow(dtype: torch.dtype, device: str) -> bool:
+def is_slow(dtype: torch.dtype, device: str) -> bool:
     """Return whether products of a type take long: few CPUs have instructions for float16."""
     return dtype == torch.float16 and device == "cpu"

@@ -36,7 +36,7 @@ from attnspec.conformance.attention.model_sizes import (
     Sizes,
 )
 
-PRODUCTS = 1.4e9
+PRODUCTS = 0.9e9
 """Products of a call without its backward pass, which take a core a few tenths of a second."""
 
 NUMBERS_OF_GROUP = 9.5e6

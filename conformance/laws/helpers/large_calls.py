@@ -16,13 +16,13 @@ from attnspec.conformance.laws.helpers.mask_dtype import may_refuse_mask_dtype
 from attnspec.conformance.laws.helpers.sample import Limits, Sample, may_have_empty_rows
 from attnspec.spec import Case, Layout
 
-SAMPLE = Limits(numbers=2_000_000, scores=2**18, rows=1)
+SAMPLE = Limits(numbers=2_000_000, scores=2**17, rows=1)
 """The batch elements and heads by which a call is judged; its rows are those of `_rows`."""
 
-SAMPLE_WITH_GRADIENTS = Limits(numbers=1, scores=2**18, rows=1)
+SAMPLE_WITH_GRADIENTS = Limits(numbers=1, scores=2**17, rows=1)
 """Likewise of a backward pass: one batch element and key/value head."""
 
-RESULTS = 2**17
+RESULTS = 2**16
 """Elements of the output by which a call is judged, whose bound takes most of the time."""
 
 TILE = 64

@@ -3,7 +3,8 @@
 Every two classes meet in calls of NUM-18, which has many axes and narrow classes. A kernel chooses
 its code by a few sizes together, as by the width of a head, the number of keys and the group. So
 classes of these are wider here, about as tiles divide them, and every three of them meet. Storage
-types, options and rare classes meet every class of another size.
+types, options and rare classes meet every class of another size. One run tries all calls that take
+little work, and half of the others, by its seed.
 """
 
 import functools
@@ -31,10 +32,13 @@ Interval = tuple[int, int]
 """The least and the largest length of a class."""
 
 WORK = 1.5e9
-"""Work of most calls, as that of launches: a twentieth of a second on one core."""
+"""Work of calls that each run tries, as that of launches: a twentieth of a second on one core."""
 
 LARGEST_WORK = 6e9
-"""Work of a call whose classes need as much."""
+"""Work of a call whose classes need as much, which some runs try."""
+
+RUNS = 2
+"""Runs, of which one tries a call whose classes need more than `WORK` or are rare."""
 
 ROOM = 1.2
 """Work of a call that takes more, at most, in that of the least call of its classes."""
@@ -51,8 +55,7 @@ Widths = tuple[tuple[int, int], ...]
 QUERIES: tuple[Interval, ...] = (
     (1, 1),
     (2, 16),
-    (17, 64),
-    (65, 256),
+    (17, 256),
     (257, 1023),
     (1024, 4096),
 )
@@ -63,8 +66,7 @@ WIDTHS: tuple[Widths, ...] = (
     ((16, 16), (32, 32), (48, 48), (64, 64)),
     ((80, 80), (96, 96), (72, 72)),
     ((128, 128), (104, 104), (112, 112), (120, 120)),
-    ((160, 160), (192, 192), (256, 256)),
-    ((320, 320), (288, 288), (512, 512)),
+    ((160, 160), (192, 192), (256, 256), (320, 320), (512, 512)),
     ((64, 128), (96, 64), (192, 128), (128, 256)),
 )
 NARROW: tuple[Widths, ...] = (((8, 8), (4, 4), (16, 16)),)
@@ -92,24 +94,29 @@ def cases_of_triples(
     Args:
         subject: the subject, whose claims are read. There are no cases if it compiles each shape,
             or if the scalar definition judges it.
-        seed: selects the sizes inside the classes, and everything else.
+        seed: selects the sizes inside the classes, and everything else. Successive seeds try other
+            ones of the calls that take much work.
         backward: true for cases with a backward pass.
         rounds: numbers of further draws.
     """
     if subject.implementation.compiles_each_shape or subject.largest < math.inf:
         return ()
-    rows = _rows(DesignClaims.of(subject), backward)
+    rows, costly = _rows(DesignClaims.of(subject), backward)
     cases: list[Case] = []
     for each in rounds:
         dice = random.Random(f"{seed}/{each}/{backward}")
         turns = Turns(dice)
-        cases += [_drawn(subject, row, backward, dice, turns) for row in rows]
+        of_round = (*rows, *costly[(seed + each) % RUNS :: RUNS])
+        cases += [_drawn(subject, row, backward, dice, turns) for row in of_round]
     return tuple(cases)
 
 
 @functools.lru_cache(maxsize=64)
-def _rows(claims: DesignClaims, backward: bool) -> tuple[Row, ...]:
-    """Return the classes of each case, for all subjects with the same claims."""
+def _rows(claims: DesignClaims, backward: bool) -> tuple[tuple[Row, ...], tuple[Row, ...]]:
+    """Return the classes of each case that every run tries, and of each that one of some tries.
+
+    They are those of all subjects with the same claims.
+    """
     subject = claims.subject()
     axes: dict[str, tuple[Any, ...]] = {
         "width": WIDTHS,
@@ -134,6 +141,7 @@ def _rows(claims: DesignClaims, backward: bool) -> tuple[Row, ...]:
         return _is_allowed(subject, _smallest(subject, row, backward), work)
 
     rows = threewise(axes, functools.partial(allowed, work=WORK))
+    cheap = len(rows)
     rows += [row for row in threewise(axes, allowed, rows) if row not in rows]
     # types and options by turns, so that claims of more of them make few calls more
     turns = Turns(random.Random(0))
@@ -143,7 +151,7 @@ def _rows(claims: DesignClaims, backward: bool) -> tuple[Row, ...]:
             chosen = turns.choose(values, name)
             row |= {name: next(v for v in (chosen, *values) if allowed(row | {name: v}))}
     rows += [row for row in pairwise(axes | of_calls | rare, allowed, rows) if row not in rows]
-    return tuple(rows)
+    return tuple(rows[:cheap]), tuple(rows[cheap:])
 
 
 def _is_allowed(subject: Subject, case: Case, work: float) -> bool:

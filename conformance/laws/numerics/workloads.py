@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from functools import partial
 from itertools import islice
 
+from attnspec.conformance.attention.launches import is_slow, work_of
 from attnspec.conformance.attention.subject import WRT, Subject
 from attnspec.conformance.attention.workloads import PHASES, Phase, Turns, workloads
 from attnspec.conformance.laws.helpers.cases import BF16, F16, F32
@@ -20,8 +21,14 @@ from attnspec.spec import Case, CausalAlignment, Layout, Layouts, Values
 DRAWS = 8
 """Draws of a workload, of which the first that is claimed is taken."""
 
-SAMPLE = Limits(numbers=4_000_000, scores=2**18, rows=64)
-SAMPLE_WITH_GRADIENTS = Limits(numbers=1, scores=2**18, rows=10**6)
+SLOW_WORK = 3e9
+"""Work of a call, as that of launches, from which on slow types are rare if others are claimed."""
+
+SLOW_TURNS = 4
+"""Turns of a slow type, in one of which a call of more work has it."""
+
+SAMPLE = Limits(numbers=1_000_000, scores=2**16, rows=64)
+SAMPLE_WITH_GRADIENTS = Limits(numbers=1, scores=2**16, rows=10**6)
 """One batch element and key/value head, with as many rows as the scores allow."""
 
 ROUNDS = 4
@@ -80,9 +87,10 @@ def cases_of_workloads(
 def _cases_of(
     subject: Subject, phase: Phase, turns: Turns, seed: int, number: int
 ) -> Iterator[Case]:
-    """Yield claimed cases of a phase, in each storage type by turns."""
+    """Yield claimed cases of a phase, in each storage type by turns, slow ones in fewer calls."""
     dice = random.Random(f"{seed}/{number}/{phase.name}")
     dtypes = dice.sample(subject.implementation.dtypes, len(subject.implementation.dtypes))
+    quick = [dtype for dtype in dtypes if not is_slow(dtype, subject.device)]
     claimed = subject.implementation.features
     alignment = subject.implementation.profile.causal_alignment
     aligned = alignment is CausalAlignment.LOWER_RIGHT
@@ -92,6 +100,8 @@ def _cases_of(
             if case is None:
                 continue
             case = case.but(device=subject.device)
+            if quick and work_of(case) > SLOW_WORK and turn // len(dtypes) % SLOW_TURNS:
+                case = case.but(dtype=quick[turn % len(quick)])
             forms = (case, case.but(layouts=Layouts()))
             chosen = next((each for each in forms if subject.refuses(each) is None), None)
             if chosen is not None:
