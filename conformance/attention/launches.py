@@ -89,11 +89,28 @@ STARTS = 48
 SHORTER = 0.6
 """The second length of three, in the first and the last one."""
 
-WITH_OPTIONS = 0.5
-"""Work of a launch with an option, of which there are many, in that of others."""
+SMALLER = 0.5
+"""Work of a launch of a less common width or with an option, of which there are many."""
 
-WIDTHS = ((64,), (128,), (32, 40, 48), (72, 80, 96), (160, 192, 144), (256, 256, 224))
-"""Widths of heads, in a class for each choice of tiles."""
+Widths = tuple[tuple[int, int], ...]
+"""Widths of a head and of its values, which a kernel treats alike."""
+
+
+def _alike(*widths: int) -> Widths:
+    """Return widths of heads whose values are as wide."""
+    return tuple((width, width) for width in widths)
+
+
+WIDTHS: tuple[Widths, ...] = (
+    _alike(64),
+    _alike(128),
+    _alike(24, 32, 40, 48, 56),
+    _alike(72, 80, 88, 96),
+    _alike(136, 144, 152, 160, 192),
+    _alike(208, 224, 240, 256, 256),
+    ((192, 128), (320, 320), (384, 384), (512, 512), (576, 512)),
+)
+"""Widths in a class for each choice of tiles; the last one has those of latent attention."""
 
 COMMON_WIDTHS = WIDTHS[:2]
 """The widths of most models."""
@@ -133,10 +150,10 @@ class Kind:
 KINDS = (
     Kind(name="prefill", is_causal=True, is_common=True, is_largest=True),
     Kind(name="encoding", is_largest=True),
-    Kind(name="decoding", queries=(1, 1), is_common=True),
-    Kind(name="speculative decoding", queries=(2, 16), is_causal=None, step=6),
+    Kind(name="decoding", queries=(1, 1), is_common=True, step=4),
+    Kind(name="speculative decoding", queries=(2, 16), is_causal=None, is_common=True, step=6),
     Kind(name="short chunks", queries=(17, 256), is_causal=None, step=6),
-    Kind(name="long chunks", share=(0.25, 0.6), is_causal=None),
+    Kind(name="long chunks", share=(0.25, 0.6), is_causal=None, is_common=True),
     Kind(name="few keys", keys=(16, 128)),
     Kind(name="training", is_causal=True, backward=True, is_common=True),
     Kind(name="training of encoders", backward=True),
@@ -172,11 +189,18 @@ OVER_256_HEADS = Division(name="over 256 heads", batch=(8,), heads=((33, 11), (3
 
 DIVISIONS = (
     ONE_HEAD,
-    Division(name="a few heads", batch=(1, 1, 2), heads=((2, 2), (2, 1), (3, 1)), work=1.5),
+    Division(
+        name="a few heads",
+        batch=(1, 1, 2),
+        heads=((2, 2), (2, 1), (3, 1), (5, 1), (7, 1), (6, 2)),
+        work=1.5,
+    ),
     WIDE_GROUPS,
     Division(name="requests of wide groups", batch=(4, 5, 8), heads=((8, 1), (12, 1), (18, 2))),
     Division(name="many heads", batch=(1, 2), heads=((32, 8), (40, 8), (32, 32), (64, 8))),
     Division(name="many requests", batch=(16, 17, 24), heads=((1, 1), (2, 2), (4, 1)), work=1.5),
+    Division(name="tens of requests", batch=(32, 48, 64), heads=((2, 1), (2, 2), (8, 1)), work=1.5),
+    Division(name="very wide groups", batch=(1, 1, 2), heads=((48, 1), (71, 1), (128, 1))),
     OVER_256_HEADS,
 )
 """The divisions of the work."""
@@ -261,7 +285,8 @@ def launches(
         is_largest = kind.is_largest and (widths, division) == (WIDTHS[0], OVER_256_HEADS)
         is_met = kind.is_largest and (widths, division) in ALWAYS
         if is_met or (row + column + start) % step == 0:
-            work = LARGEST if is_largest else division.work
+            work = division.work * (1 if widths in COMMON_WIDTHS else SMALLER)
+            work = LARGEST if is_largest else work
             yield makes.sequence(widths, division, {}, work)
     if kind.is_largest:
         for dtype in dtypes:
@@ -274,7 +299,7 @@ def launches(
             if claimed.issuperset(features) and (number + place + start) % step == 0:
                 options = options_of(features, dice)
                 widths = turns.choose((*WIDTHS, *COMMON_WIDTHS), features)
-                yield makes.sequence(widths, division, options, division.work * WITH_OPTIONS)
+                yield makes.sequence(widths, division, options, division.work * SMALLER)
 
 
 @dataclass(frozen=True)
@@ -291,7 +316,7 @@ class _Launches:
 
     def sequence(
         self,
-        widths: tuple[int, ...],
+        widths: Widths,
         division: Division,
         options: dict[str, Any],
         work: float,
@@ -334,17 +359,17 @@ class _Launches:
 
     def smallest(
         self,
-        widths: tuple[int, ...],
+        widths: Widths,
         division: Division,
         options: dict[str, Any],
         dtype: torch.dtype | None,
     ) -> Case:
         """Return a call with one query and key, in everything else as it will be called."""
         kind, dice, turns = self.kind, self.dice, self.turns
-        heads, kv_heads = dice.choice(division.heads)
+        heads, kv_heads = turns.choose(division.heads, kind.backward)
         if Feature.GQA not in self.claimed:
             kv_heads = heads
-        width = dice.choice(widths)
+        d_head, d_value = turns.choose(widths, kind.backward)
         is_causal = kind.is_causal
         if is_causal is None:
             is_causal = turns.choose((True, False), kind.name)
@@ -358,8 +383,8 @@ class _Launches:
             batch=dice.choice(division.batch),
             heads=heads,
             kv_heads=kv_heads,
-            d_head=width,
-            d_value=width,
+            d_head=d_head,
+            d_value=d_value,
             dtype=dtype,
             device=self.device,
             is_causal=is_causal and Feature.CAUSAL in self.claimed,
@@ -373,7 +398,7 @@ class _Launches:
         )
 
 
-def _is_usual(widths: tuple[int, ...], division: Division) -> bool:
+def _is_usual(widths: Widths, division: Division) -> bool:
     """Return whether launches are common ones, or the longest ones of their width."""
     return widths in COMMON_WIDTHS or division is ONE_HEAD
 

@@ -104,6 +104,9 @@ PHI_3 = Sizes(
     options={"window": (2046, 0)},
 )
 LATENT_ALL = Sizes(name="DeepSeek-V2, absorbed", heads=((32, 1),), widths=((576, 512),))
+GROUP = Sizes(
+    name="Llama 3, a group of heads", heads=((4, 1), (8, 1)), widths=((64, 64), (128, 128))
+)
 A_HEAD = Sizes(name="one head of many", heads=((1, 1),), widths=((64, 64),))
 MANY_HEADS = Sizes(name="Yi 34B, half as wide", heads=((56, 8),), widths=((64, 64),))
 LATENT = Sizes(name="DeepSeek-V2, absorbed", heads=((16, 1),), widths=((576, 512),))

@@ -16,6 +16,7 @@ from attnspec.conformance.attention.model_sizes import (
     DIVIDED,
     EIGHT_HEADS,
     ENCODERS,
+    GROUP,
     LATENT,
     LATENT_ALL,
     MANY_HEADS,
@@ -199,6 +200,14 @@ PHASES = (
         models=(Sizes(name="a few heads", heads=((4, 1), (2, 2)), widths=((128, 128), (64, 64))),),
         queries=(64, 130),
         keys=(16_385, 21_000),
+    ),
+    Phase(
+        name="decoding of a long request by groups of heads",
+        models=(GROUP,),
+        queries=(1, 1),
+        keys=(12_289, 19_000),
+        is_long=True,
+        numbers=4e7,
     ),
     Phase(
         name="decoding on over 65 536 keys",

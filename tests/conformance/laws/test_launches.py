@@ -56,7 +56,7 @@ def test_each_call_is_affordable_and_the_longest_are_nearly_as_large_as_that(see
 
 def widths_and_heads_of(kind, seeds):
     return {
-        (case.d_head, case.batch * case.heads)
+        ((case.d_head, case.d_value), case.batch * case.heads)
         for seed in seeds
         for (case, *_) in sequences_of(kind, seed=seed)
         if not case.features - BASIC
@@ -69,7 +69,7 @@ def test_every_division_meets_a_common_width_in_each_run(seed):
     for kind in KINDS:
         made = widths_and_heads_of(kind, [seed])
         if kind.is_common:
-            assert len({heads for width, heads in made if width in common}) >= 6
+            assert len({heads for width, heads in made if width in common}) >= 7
         assert len({width for width, _ in made}) >= 3
         assert len({heads for _, heads in made}) >= 3
 
