@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 
@@ -101,7 +102,9 @@ def _cases_of(
                 continue
             case = case.but(device=subject.device)
             if quick and work_of(case) > SLOW_WORK and turn // len(dtypes) % SLOW_TURNS:
-                case = case.but(dtype=quick[turn % len(quick)])
+                # a mask of float32 beside operands of 16 bits is as wide as the others again
+                mask = case.mask and replace(case.mask, dtype=None)
+                case = case.but(dtype=quick[turn % len(quick)], mask=mask)
             forms = (case, case.but(layouts=Layouts()))
             chosen = next((each for each in forms if subject.refuses(each) is None), None)
             if chosen is not None:

@@ -95,6 +95,14 @@ def test_known_combinations_are_called_in_every_run():
         assert Counter(c.dtype for c in cases).keys() == set(DTYPES)
 
 
+def test_masks_of_float32_come_beside_operands_of_16_bits_alone():
+    dtypes = (torch.float64, torch.float16, torch.bfloat16)
+    cases = cases_of(BASIC | {Feature.MASK}, dtypes=dtypes)
+    masked = [case for case in cases if case.mask is not None and case.mask.dtype is not None]
+    assert masked
+    assert all(torch.finfo(case.dtype).bits == 16 for case in masked)
+
+
 def test_what_is_not_claimed_is_left_out():
     plain = cases_of(frozenset({Feature.BACKWARD}))
     assert plain
