@@ -28,7 +28,7 @@ SLOW_WORK = 3e9
 SLOW_TURNS = 4
 """Turns of a slow type, in one of which a call of more work has it."""
 
-SAMPLE = Limits(numbers=1_000_000, scores=2**16, rows=64)
+SAMPLE = Limits(numbers=2_000_000, scores=2**16, rows=64)
 SAMPLE_WITH_GRADIENTS = Limits(numbers=1, scores=2**16, rows=10**6)
 """One batch element and key/value head, with as many rows as the scores allow."""
 
