@@ -205,8 +205,12 @@ DIVISIONS = (
 )
 """The divisions of the work."""
 
-ALWAYS = ((WIDTHS[0], ONE_HEAD), (WIDTHS[0], OVER_256_HEADS), (WIDTHS[1], WIDE_GROUPS))
-"""Widths and divisions that meet in every run, in kinds with the largest launches."""
+ALWAYS = {
+    (WIDTHS[0], ONE_HEAD): ONE_HEAD.work,
+    (WIDTHS[0], OVER_256_HEADS): LARGEST,
+    (WIDTHS[1], WIDE_GROUPS): WIDE_GROUPS.work,
+}
+"""Work of widths and divisions that meet in every run, in kinds with the largest launches."""
 
 ONCE, AGAIN = "one call", "again"
 AFTER_A_MULTIPLE, AFTER_A_SHORTER = "after a multiple of a tile", "after a shorter one"
@@ -280,13 +284,12 @@ def launches(
     """
     makes = _Launches(kind, claimed, dtypes, dice, turns, device, is_aligned)
     start = dice.randrange(STARTS)
+    always = ALWAYS if kind.is_largest else {}
     for (row, widths), (column, division) in product(enumerate(WIDTHS), enumerate(DIVISIONS)):
         step = USUAL_STEP if kind.is_common and _is_usual(widths, division) else kind.step
-        is_largest = kind.is_largest and (widths, division) == (WIDTHS[0], OVER_256_HEADS)
-        is_met = kind.is_largest and (widths, division) in ALWAYS
-        if is_met or (row + column + start) % step == 0:
-            work = division.work * (1 if widths in COMMON_WIDTHS else SMALLER)
-            work = LARGEST if is_largest else work
+        usual = division.work * (1 if widths in COMMON_WIDTHS else SMALLER)
+        work = always.get((widths, division), usual)
+        if (widths, division) in always or (row + column + start) % step == 0:
             yield makes.sequence(widths, division, {}, work)
     if kind.is_largest:
         for dtype in dtypes:
