@@ -1,5 +1,6 @@
 """Settings of all tests."""
 
+import zlib
 from collections import defaultdict
 
 import hypothesis
@@ -24,17 +25,18 @@ def pytest_report_header() -> str:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what other days try of the tests marked `rotating`.
 
-    Of a function these are its parameters; of a class or a module all its tests.
+    Of a function these are its parameters; of a class or a module all its tests. They begin with
+    another part in each of these, so that functions without parameters share the days.
     """
     parameters = defaultdict(list)
     for item in items:
         for node, mark in item.iter_markers_with_node("rotating"):
             parameters[node.nodeid.partition("[")[0], mark.kwargs.get("parts")].append(item)
     others = set()
-    for (_, parts), group in parameters.items():
-        count = parts or len(group)
+    for (name, parts), group in parameters.items():
+        count, first = parts or len(group), zlib.crc32(name.encode())
         mine = selected(count)
-        others |= {item for number, item in enumerate(group) if number % count not in mine}
+        others |= {item for place, item in enumerate(group, first) if place % count not in mine}
     if others:
         config.hook.pytest_deselected(items=list(others))
         items[:] = [item for item in items if item not in others]

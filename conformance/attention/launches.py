@@ -21,8 +21,8 @@ from attnspec.conformance.attention.workloads import (
     MODES_OF_TRAINING,
     Turns,
     layouts_by_turns,
-    mask_dtype_by_turns,
     options_of,
+    with_type_of_mask,
 )
 from attnspec.spec import Case, Feature, Values
 
@@ -291,9 +291,10 @@ def launches(
         work = always.get((widths, division), usual)
         if (widths, division) in always or (row + column + start) % step == 0:
             yield makes.sequence(widths, division, {}, work)
-    if kind.is_largest:
+    quick = quick_types(dtypes, device)
+    if kind.is_largest and quick:
         for dtype in dtypes:
-            if is_slow(dtype, device) and len(dtypes) > 1:
+            if dtype not in quick:
                 yield makes.sequence(WIDTHS[1], ONE_HEAD, {}, 2, dtype)
     for number, features in enumerate(each for each in ALTERNATIVES if each):
         # an option by itself in half of the divisions, or a quarter, and with another in fewer
@@ -377,12 +378,11 @@ class _Launches:
         if is_causal is None:
             is_causal = turns.choose((True, False), kind.name)
             is_causal &= self.is_aligned or kind.queries is None
-        quick = [dtype for dtype in self.dtypes if not is_slow(dtype, self.device)]
+        quick = quick_types(self.dtypes, self.device)
         is_long = _is_usual(widths, division) and not options
         dtypes = quick if quick and is_long else [*self.dtypes, *quick]
         dtype = dtype or turns.choose(dtypes, kind.name)
-        options = mask_dtype_by_turns(options, dtype, turns)
-        return Case(
+        case = Case(
             batch=dice.choice(division.batch),
             heads=heads,
             kv_heads=kv_heads,
@@ -399,6 +399,7 @@ class _Launches:
             values=turns.choose(CONTENTS, kind.name),
             **options,
         )
+        return with_type_of_mask(case, turns)
 
 
 def _is_usual(widths: Widths, division: Division) -> bool:
@@ -409,6 +410,19 @@ def _is_usual(widths: Widths, division: Division) -> bool:
 def _largest(fits: Callable[[int], bool]) -> int:
     """Return the largest length that fits, or 0, if all shorter ones fit too."""
     return bisect.bisect_left(range(1, LONGEST + 1), True, key=lambda length: not fits(length))
+
+
+def quick_types(dtypes: Sequence[torch.dtype], device: str) -> list[torch.dtype]:
+    """Return the types for the longest calls: those that the device has instructions for.
+
+    Those for bfloat16 came to CPUs with AVX-512 and SVE. Without them it takes the place of others
+    if it is all there is beside float16, which is accurate enough to show the same mistakes.
+    """
+    others = [dtype for dtype in dtypes if not is_slow(dtype, device)]
+    capability = torch.backends.cpu.get_cpu_capability()
+    if device == "cpu" and not capability.startswith(("AVX512", "SVE")):
+        return [dtype for dtype in others if dtype != torch.bfloat16] or others
+    return others
 
 
 def is_slow(dtype: torch.dtype, device: str) -> bool:

@@ -211,7 +211,7 @@ def _case(
         layouts=layouts_by_turns(turns, phase.name, kv_heads=kv_heads, is_cached=is_cached),
         values=turns.choose(CONTENTS),
         seed=dice.randrange(2**16),
-        **mask_dtype_by_turns(options, dtype, turns),
+        **options,
     )
 
 
@@ -231,15 +231,13 @@ def layouts_by_turns(turns: Turns, purpose: str, *, kv_heads: int, is_cached: bo
     return Layouts(query=layout, key=of_keys, value=of_keys)
 
 
-def mask_dtype_by_turns(
-    options: Mapping[str, Any], dtype: torch.dtype, turns: Turns
-) -> dict[str, Any]:
-    """Return options whose float mask, beside 16-bit operands, is of float32 by turns."""
-    mask = options.get("mask")
-    if mask is None or mask.kind is not MaskKind.FLOAT or torch.finfo(dtype).bits > 16:
-        return {**options}
+def with_type_of_mask(case: Case, turns: Turns) -> Case:
+    """Return a case whose float mask, beside 16-bit operands, is of float32 by turns."""
+    mask = case.mask
+    if mask is None or mask.kind is not MaskKind.FLOAT or torch.finfo(case.dtype).bits > 16:
+        return case
     own = turns.choose((None, torch.float32), "dtype of a mask")
-    return {**options, "mask": replace(mask, dtype=own)}
+    return case.but(mask=replace(mask, dtype=own))
 
 
 def _needs(option: str) -> Feature | None:

@@ -18,7 +18,7 @@ FIXED = "fixed in this version: remove the finding, and what the implementation 
 pytestmark = [
     pytest.mark.slow,
     # each compiles C++ for ten seconds or more
-    pytest.mark.rotating(parts=4),
+    pytest.mark.rotating(parts=8),
     pytest.mark.skipif(no_compiler() is not None, reason="no C++ compiler"),
 ]
 

@@ -33,6 +33,7 @@ TRIALS = [
 ]
 
 
+@pytest.mark.rotating(parts=2)
 @pytest.mark.parametrize(("name", "law"), TRIALS)
 def test_a_law_holds(name, law):
     subject = subject_of_operator(implementations.load_operator(name))

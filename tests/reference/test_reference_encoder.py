@@ -58,6 +58,7 @@ def test_states_logits_and_pooled_vectors_equal_hugging_faces(peer, case):
         assert bool(near.all() if name == "pooled" else near[is_real].all()), name
 
 
+@pytest.mark.rotating(parts=3)
 @settings(max_examples=200)
 @given(case=DRAWN)
 def test_gradients_of_the_parameters_equal_hugging_faces(peer, case):

@@ -43,6 +43,7 @@ def by_name(output):
     return {**result, "logits": logits}
 
 
+@pytest.mark.rotating(parts=3)
 @settings(max_examples=250)
 @given(case=BART)
 def test_states_and_logits_equal_barts(bart, case):
@@ -56,6 +57,7 @@ def test_states_and_logits_equal_barts(bart, case):
         assert bool(near[real(inputs, name)].all()), name
 
 
+@pytest.mark.rotating(parts=3)
 @settings(max_examples=200)
 @given(case=BART, chunk=st.integers(1, 4))
 def test_steps_equal_those_of_bart(bart, case, chunk):
@@ -73,6 +75,7 @@ def test_steps_equal_those_of_bart(bart, case, chunk):
     assert bool(((found[0] - found[1]).abs() <= 2 * enclosed.logits.radius).all())
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize("is_inference", [False, True])
 @settings(max_examples=250)
 @given(case=ANY)

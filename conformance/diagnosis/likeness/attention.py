@@ -216,27 +216,31 @@ def _similar_mutants(
             else:
                 outputs_here, cache_here = outputs, cache if is_short else None
             agreeing = _agreeing(subject, outputs_here, agreeing, comparison, cache_here, shown)
-        # outputs that are wrong under the subject's profile may be right under a mutant's; and a
-        # mutant that is right on the failing call has another mistake
-        similar = [
-            mutant
-            for mutant in agreeing
-            if shown[mutant.id] >= SEVERAL
-            and not _are_right(subject, first, outputs, mutant.subject.profile)
-            and _is_wrong(subject, first, mutant)
-        ]
+            if comparison is first:
+                agreeing = [
+                    each for each in agreeing if _is_mistaken(subject, first, outputs, each)
+                ]
+        similar = [mutant for mutant in agreeing if shown[mutant.id] >= SEVERAL]
         if similar:
             return similar
     return []
 
 
-def _is_wrong(subject: Subject, comparison: ComparisonCall, mutant: Mutant) -> bool:
-    """Return whether a mutant's own outputs are wrong, or refused."""
+def _is_mistaken(
+    subject: Subject, comparison: ComparisonCall, outputs: Outputs, mutant: Mutant
+) -> bool:
+    """Return whether a mutant gets a call wrong, and the subject does so under its profile too.
+
+    Outputs that are wrong under the subject's profile may be right under a mutant's; and a mutant
+    that is right, and does not refuse the call, has another mistake.
+    """
+    profile = mutant.subject.profile
+    if _are_right(subject, comparison, outputs, profile):
+        return False
     if mutant.subject is subject.implementation:
         return True
-    _, outputs = outputs_of_mutant(mutant, comparison)
-    profile = mutant.subject.profile
-    return outputs is None or not _are_right(subject, comparison, outputs, profile)
+    _, mutants_own = outputs_of_mutant(mutant, comparison)
+    return mutants_own is None or not _are_right(subject, comparison, mutants_own, profile)
 
 
 def _agreeing(

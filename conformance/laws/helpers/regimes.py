@@ -448,12 +448,9 @@ class Plan:
         pick: Callable[[tuple[Any, ...]], Any],
         dtype: torch.dtype | None = None,
     ) -> Case | None:
-        """Return a claimed case that satisfies a row, or None if there is none.
-
-        A row without a storage type has a given one, or else the usual one.
-        """
-        found = self._found(row, pick, dtype)
-        return None if found is None else found[1]
+        """Return a claimed case that satisfies a row, or None if there is none; see `values`."""
+        values = self.values(row, pick, dtype)
+        return None if values is None else case_of(values, self.device)
 
     def values(
         self,
@@ -461,22 +458,15 @@ class Plan:
         pick: Callable[[tuple[Any, ...]], Any],
         dtype: torch.dtype | None = None,
     ) -> dict[str, Any] | None:
-        """Return the values of all fields of a claimed case that satisfies a row; see `case`."""
-        found = self._found(row, pick, dtype)
-        return None if found is None else found[0]
+        """Return the values of all fields of a claimed case that satisfies a row, or None.
 
-    def _found(
-        self,
-        row: Mapping[str, Choice],
-        pick: Callable[[tuple[Any, ...]], Any],
-        dtype: torch.dtype | None,
-    ) -> tuple[dict[str, Any], Case] | None:
-        """Return the values of a claimed case that satisfies a row, and the case."""
+        A row without a storage type has a given one, or else the usual one.
+        """
         usual = self.usual if dtype is None else self.usual | {"dtype": dtype}
         for values in _possible_values(row, usual, self.heads, pick):
             case = case_of(values, self.device)
             if self.subject.refuses(case) is None and plain(case):
-                return values, case
+                return values
         return None
 
     def rotated(self, number: int, seed: int) -> Case:

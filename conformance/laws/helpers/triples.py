@@ -21,8 +21,8 @@ from attnspec.conformance.attention.workloads import (
     MODES_OF_TRAINING,
     Turns,
     layouts_by_turns,
-    mask_dtype_by_turns,
     options_of,
+    with_type_of_mask,
 )
 from attnspec.conformance.laws.helpers.claims import DesignClaims
 from attnspec.conformance.laws.helpers.pairwise import Row, pairwise, threewise
@@ -34,8 +34,11 @@ Interval = tuple[int, int]
 WORK = 1.5e9
 """Work of calls that each run tries, as that of launches: a twentieth of a second on one core."""
 
+LARGE_WORK = 4e9
+"""Work of a call whose three classes need as much, which some runs try."""
+
 LARGEST_WORK = 6e9
-"""Work of a call whose classes need as much, which some runs try."""
+"""Likewise of a call of two classes, one of which is rare."""
 
 RUNS = 2
 """Runs, of which one tries a call whose classes need more than `WORK` or are rare."""
@@ -140,9 +143,10 @@ def _rows(claims: DesignClaims, backward: bool) -> tuple[tuple[Row, ...], tuple[
     def allowed(row: Mapping[str, Any], work: float = LARGEST_WORK) -> bool:
         return _is_allowed(subject, _smallest(subject, row, backward), work)
 
-    rows = threewise(axes, functools.partial(allowed, work=WORK))
+    is_cheap, is_large = (functools.partial(allowed, work=work) for work in (WORK, LARGE_WORK))
+    rows = threewise(axes, is_cheap)
     cheap = len(rows)
-    rows += [row for row in threewise(axes, allowed, rows) if row not in rows]
+    rows += [row for row in threewise(axes, is_large, rows) if row not in rows]
     # types and options by turns, so that claims of more of them make few calls more
     turns = Turns(random.Random(0))
     by_turns = of_calls | {"options": (*options, *WITHOUT_OPTIONS)}
@@ -182,10 +186,10 @@ def _smallest(subject: Subject, row: Mapping[str, Any], backward: bool) -> Case:
 
 def _drawn(subject: Subject, row: Row, backward: bool, dice: random.Random, turns: Turns) -> Case:
     """Return a case of a row with sizes that dice draw, and everything else by turns."""
-    options = mask_dtype_by_turns(options_of(row["options"], dice), row["dtype"], turns)
     case = _smallest(subject, row, backward)
-    if subject.refuses(case.but(**options)) is None:
-        case = case.but(**options)
+    chosen = with_type_of_mask(case.but(**options_of(row["options"], dice)), turns)
+    if subject.refuses(chosen) is None:
+        case = chosen
     fits = functools.partial(_is_allowed, subject, work=max(WORK, ROOM * work_of(case)))
     for changes in _changes(row, dice, turns):
         cases = sorted((case.but(**each) for each in changes), key=work_of, reverse=True)

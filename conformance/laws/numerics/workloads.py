@@ -2,13 +2,18 @@
 
 import random
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import partial
 from itertools import islice
 
-from attnspec.conformance.attention.launches import is_slow, work_of
+from attnspec.conformance.attention.launches import quick_types, work_of
 from attnspec.conformance.attention.subject import WRT, Subject
-from attnspec.conformance.attention.workloads import PHASES, Phase, Turns, workloads
+from attnspec.conformance.attention.workloads import (
+    PHASES,
+    Phase,
+    Turns,
+    with_type_of_mask,
+    workloads,
+)
 from attnspec.conformance.laws.helpers.cases import BF16, F16, F32
 from attnspec.conformance.laws.helpers.gradients import (
     empty_rows_are_zero,
@@ -27,6 +32,9 @@ SLOW_WORK = 3e9
 
 SLOW_TURNS = 4
 """Turns of a slow type, in one of which a call of more work has it."""
+
+LARGEST_SLOW_WORK = 8e9
+"""Work of a call from which on it never has a slow type if others are claimed."""
 
 SAMPLE = Limits(numbers=2_000_000, scores=2**16, rows=64)
 SAMPLE_WITH_GRADIENTS = Limits(numbers=1, scores=2**16, rows=10**6)
@@ -91,7 +99,7 @@ def _cases_of(
     """Yield claimed cases of a phase, in each storage type by turns, slow ones in fewer calls."""
     dice = random.Random(f"{seed}/{number}/{phase.name}")
     dtypes = dice.sample(subject.implementation.dtypes, len(subject.implementation.dtypes))
-    quick = [dtype for dtype in dtypes if not is_slow(dtype, subject.device)]
+    quick = quick_types(dtypes, subject.device)
     claimed = subject.implementation.features
     alignment = subject.implementation.profile.causal_alignment
     aligned = alignment is CausalAlignment.LOWER_RIGHT
@@ -101,10 +109,10 @@ def _cases_of(
             if case is None:
                 continue
             case = case.but(device=subject.device)
-            if quick and work_of(case) > SLOW_WORK and turn // len(dtypes) % SLOW_TURNS:
-                # a mask of float32 beside operands of 16 bits is as wide as the others again
-                mask = case.mask and replace(case.mask, dtype=None)
-                case = case.but(dtype=quick[turn % len(quick)], mask=mask)
+            least = SLOW_WORK if turn // len(dtypes) % SLOW_TURNS else LARGEST_SLOW_WORK
+            if quick and work_of(case) > least:
+                case = case.but(dtype=quick[turn % len(quick)])
+            case = with_type_of_mask(case, turns)
             forms = (case, case.but(layouts=Layouts()))
             chosen = next((each for each in forms if subject.refuses(each) is None), None)
             if chosen is not None:

@@ -58,6 +58,7 @@ def test_a_right_function_conforms_and_the_reports_say_so(tmp_path):
     assert json.loads(carried)["law"] in outcomes
 
 
+@pytest.mark.rotating(parts=3)
 def test_a_warning_is_shown_everywhere_and_leaves_the_status_at_zero(tmp_path):
     (tmp_path / "warned.py").write_text(
         "from attnspec.conformance import mutants\n"

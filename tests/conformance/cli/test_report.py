@@ -48,6 +48,7 @@ def kernel(tmp_path):
     return ["kernel.py:attention", "--dtypes", "float32", "--effort", "smoke", "-n", "1"]
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize("workers", ["1", "2"])
 def test_a_run_that_stops_early_has_all_its_pages_and_they_say_so(tmp_path, kernel, workers):
     (tmp_path / "summary.md").write_text("an earlier step\n")
@@ -68,6 +69,7 @@ def test_a_run_that_stops_early_has_all_its_pages_and_they_say_so(tmp_path, kern
     assert names == {"kernel.py", "run.jsonl", "run.html", "run.md", "summary.md"}
 
 
+@pytest.mark.rotating(parts=3)
 def test_an_interrupted_run_leaves_a_valid_report_that_is_marked(tmp_path, kernel):
     path = tmp_path / "run.jsonl"
     run = started(tmp_path, *kernel, "--report", "run.jsonl", "--html", "run.html")

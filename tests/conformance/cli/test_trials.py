@@ -206,6 +206,7 @@ def nanogpt(tmp_path, monkeypatch, request):
     return path
 
 
+@pytest.mark.rotating(parts=3)
 @pytest.mark.parametrize("nanogpt", [""], indirect=True)
 def test_nanogpt_conforms_and_as_it_is_the_message_says_what_to_return(nanogpt):
     verdict, *_ = printed(f"{nanogpt}:build", MODEL_LAWS)
@@ -228,6 +229,7 @@ def test_a_mistake_in_nanogpt_is_named_by_its_stage(nanogpt, stage):
     assert f"the first stage that diverges is block 0, {stage} (in a model of n_layer=1" in cause
 
 
+@pytest.mark.rotating(parts=3)
 @pytest.mark.parametrize("nanogpt", [""], indirect=True)
 def test_fields_that_nanogpt_ignores_are_one_cause_with_the_lines_that_refuse_them(nanogpt):
     source = nanogpt.read_text()

@@ -57,6 +57,7 @@ def numbers_in(value):
     return [number for part in value for number in numbers_in(part)] if value else []
 
 
+@pytest.mark.rotating(parts=3)
 def test_nearly_every_failure_has_a_snippet_that_runs():
     # a law that changes hundreds of parameters has none on its larger cases
     lacking = []

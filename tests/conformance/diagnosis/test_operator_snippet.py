@@ -41,6 +41,7 @@ def broken(subject: OperatorSubject, name: str) -> Violation | Raised:
     raise AssertionError(f"{name} holds")
 
 
+@pytest.mark.rotating(parts=3)
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.id)
 def test_the_code_makes_the_call_that_was_made(mutant):
     subject = subject_of_operator(mutant.subject)
@@ -91,6 +92,7 @@ def test_a_failure_of_a_file_has_code_that_runs(tmp_path, monkeypatch):
     assert record.mismatch["got"][:6] in printed.getvalue()
 
 
+@pytest.mark.rotating(parts=3)
 @pytest.mark.parametrize("mutant", MODELS, ids=lambda mutant: mutant.id)
 def test_the_code_of_a_model_prints_the_number_of_the_failure(mutant):
     subject = subject_of_operator(mutant.subject)

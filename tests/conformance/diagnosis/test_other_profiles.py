@@ -65,6 +65,7 @@ def first_failure(subject, law):
     return run_in_process(task, Effort.SMOKE)
 
 
+@pytest.mark.rotating(parts=2)
 @pytest.mark.parametrize("argument", LAWS)
 def test_an_attention_of_another_profile_learns_what_to_declare(argument):
     attention = of_profile(argument)
@@ -78,6 +79,7 @@ def test_an_attention_of_another_profile_learns_what_to_declare(argument):
     assert record.outcome is Outcome.PASSED, record.message
 
 
+@pytest.mark.rotating(parts=3)
 def test_an_answer_for_one_kind_of_mask_is_learned_step_by_step():
     attention, law = of_profile("empty_row_float_mask=mean"), LAWS["empty_row=mean"]
     learned = []
@@ -114,6 +116,7 @@ def rounds(query, key, value, scale=None):
     return ((query * scale) @ key.mT).softmax(-1) @ value
 
 
+@pytest.mark.rotating(parts=3)
 def test_rounding_in_the_storage_type_is_reported_with_its_level():
     subject = Subject(declare("it", rounds, Claims.read("", "bfloat16")))
     record = first_failure(subject, "every-output-is-within-its-bound")
@@ -124,6 +127,7 @@ def test_rounding_in_the_storage_type_is_reported_with_its_level():
     assert f"--profile {record.holds_under}" in line
 
 
+@pytest.mark.rotating(parts=3)
 def test_several_levels_of_rounding_are_reported_as_the_widest():
     subject = Subject(declare("it", rounds, Claims.read("", "bfloat16")))
     record = first_failure(subject, "every-output-is-within-its-bound")

@@ -109,6 +109,7 @@ def case_dtype(call):
 LONG = Case(batch=2, heads=4, kv_heads=2, queries=33, keys=65, d_head=8, d_value=8)
 
 
+@pytest.mark.rotating(parts=3)
 @pytest.mark.parametrize(
     "case",
     [

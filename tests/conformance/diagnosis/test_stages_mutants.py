@@ -195,6 +195,7 @@ def test_the_table_has_every_mutant():
     assert not set(STAGES) & NO_STAGE
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize("sees", [True, False], ids=["hidden states", "logits alone"])
 def test_the_stage_of_a_mutant_is_named(sees):
     expected = dict.fromkeys(NO_STAGE, "") | STAGES
@@ -264,6 +265,7 @@ def test_what_a_model_refuses_is_no_answer_and_is_listed():
     assert "not compared where the model refuses: " in str(divergence)
 
 
+@pytest.mark.rotating(parts=3)
 def test_a_mutant_looks_like_itself_and_without_its_entry_like_its_twin_at_most():
     named = right = wrong = 0
     shown = set(MUTANTS) - ELSEWHERE

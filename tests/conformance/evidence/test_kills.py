@@ -77,6 +77,7 @@ def test_a_pattern_that_no_id_contains_is_rejected():
         select_mutants("poetry")
 
 
+@pytest.mark.rotating(parts=3)
 def test_a_mutant_is_killed_by_the_law_that_it_names_and_survives_json():
     result = kills(planted()["own-tile-sum"])
     assert result.first
@@ -310,6 +311,7 @@ class TestSummary:
         assert sum(map(len, laws.values())) == len(registered())
 
 
+@pytest.mark.rotating(parts=3)
 @pytest.mark.skipif(not memory.can_limit(), reason="memory is limited on Linux alone")
 def test_the_memory_limit_applies_to_a_process_that_tries_mutants(tmp_path):
     hook = "def pytest_unconfigure(): print('may hold', memory_limit())"

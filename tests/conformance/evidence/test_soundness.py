@@ -56,6 +56,7 @@ def test_every_variant_is_selected_for_some_call():
         assert len({variant.rounding for variant in variants}) == 1
 
 
+@pytest.mark.rotating(parts=3)
 def test_two_processes_measure_the_same_as_one():
     single = measure(range(3, 9), longest=12, limit=1)
     *_, (done, double) = measure_in_processes(range(3, 9), 12, 1, workers=2, chunk=3)
@@ -95,6 +96,7 @@ def test_an_exceedance_is_reported_with_its_call(monkeypatch):
     assert lines[0] in page(usage, SOUNDNESS_RUN)
 
 
+@pytest.mark.rotating(parts=2)
 @pytest.mark.parametrize("is_wrong", [False, True])
 def test_the_exit_status_says_whether_the_bound_held(monkeypatch, tmp_path, is_wrong):
     if is_wrong:
@@ -154,6 +156,7 @@ def total(usage):
     }
 
 
+@pytest.mark.rotating(parts=3)
 def test_finished_seeds_are_stored_and_skipped(tmp_path, monkeypatch):
     path = tmp_path / "new" / "shares.jsonl"
     options = ["--seed", "3", "--cases", "3", "--longest", "12", "--workers", "1"]

@@ -118,6 +118,7 @@ TURNS = [
 """A typical wrong turn of each step, and what it is called."""
 
 
+@pytest.mark.rotating(parts=3)
 @pytest.mark.parametrize(
     ("function", "module", "right", "wrong", "words"),
     TURNS,

@@ -55,6 +55,7 @@ CORRECT = {
 }
 
 
+@pytest.mark.rotating(parts=3)
 @pytest.mark.parametrize("name", LAWS)
 @pytest.mark.parametrize("which", CORRECT)
 def test_a_correct_one_passes_and_the_pass_is_evidence(which, name):
@@ -65,6 +66,7 @@ def test_a_correct_one_passes_and_the_pass_is_evidence(which, name):
     assert exact or count == len(law.pinned)
 
 
+@pytest.mark.rotating(parts=3)
 @pytest.mark.parametrize("name", LAWS)
 @settings(max_examples=12)
 @given(data=st.data())
@@ -77,6 +79,7 @@ def test_correct_ones_pass_drawn_cases(name, data):
         law.check(subject, data.draw(law.explore(subject)))
 
 
+@pytest.mark.rotating(parts=3)
 @pytest.mark.parametrize("name", LAWS)
 @pytest.mark.parametrize(
     "implementation",

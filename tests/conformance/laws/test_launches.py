@@ -18,6 +18,7 @@ from attnspec.conformance.attention.launches import (
     WIDTHS,
     WORK,
     launches,
+    quick_types,
     work_of,
 )
 from attnspec.conformance.attention.subject import Subject
@@ -52,6 +53,32 @@ def test_each_call_is_affordable_and_the_longest_are_nearly_as_large_as_that(see
     for kind in KINDS:
         works = [sum(map(work_of, calls)) for calls in sequences_of(kind, seed=seed)]
         assert max(works) > 0.8 * WORK
+
+
+F32, F16, BF16 = torch.float32, torch.float16, torch.bfloat16
+
+
+@pytest.mark.parametrize(
+    ("capability", "device", "dtypes", "quick"),
+    [
+        ("AVX512", "cpu", (F16, BF16, F32), [BF16, F32]),
+        ("SVE256", "cpu", (F16, BF16, F32), [BF16, F32]),
+        ("AVX2", "cpu", (F16, BF16, F32), [F32]),
+        ("AVX2", "cpu", (F16, BF16), [BF16]),
+        ("AVX2", "cpu", (F16,), []),
+        ("AVX2", "cuda", (F16, BF16, F32), [F16, BF16, F32]),
+    ],
+)
+def test_the_longest_calls_have_types_that_the_device_has_instructions_for(
+    capability, device, dtypes, quick, monkeypatch
+):
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
+    assert quick_types(dtypes, device) == quick
+    if device == "cpu":
+        cases = cases_of(dtypes=dtypes)
+        assert {case.dtype for case in cases} == {*dtypes}
+        long = [case for case in cases if work_of(case) > 0.8 * WORK and case.d_head == 64]
+        assert {case.dtype for case in long} == {*(quick or dtypes)}
 
 
 def widths_and_heads_of(kind, seeds):

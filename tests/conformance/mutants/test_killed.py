@@ -39,6 +39,7 @@ def matrix() -> KillMatrix:
     return KillMatrix.read(STORED)
 
 
+@pytest.mark.rotating(parts=4)
 @pytest.mark.parametrize("id", MUTANTS)
 def test_the_named_law_kills_the_mutant_by_a_pinned_case(id):
     law, subject = LAWS[MUTANTS[id].killed_by], subject_of(MUTANTS[id])

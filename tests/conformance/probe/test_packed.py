@@ -51,6 +51,7 @@ def test_the_declaration_of_an_implementation_is_found(implementation, operator)
     assert type(found) is type(implementation)
 
 
+@pytest.mark.rotating(parts=2)
 @pytest.mark.parametrize(
     "name",
     [
@@ -217,6 +218,7 @@ def test_the_command_prints_findings_and_a_declaration_that_conforms(tmp_path):
     assert result.exit_code == 0, result.output
 
 
+@pytest.mark.rotating(parts=3)
 def test_a_call_that_hangs_costs_the_questions_that_need_it(tmp_path):
     path = tmp_path / "hangs.py"
     path.write_text(FILE)

@@ -63,6 +63,7 @@ class Kernel:
         return out
 
 
+@pytest.mark.rotating(parts=3)
 @pytest.mark.parametrize(
     ("bug", "cause"),
     [

@@ -189,6 +189,7 @@ MISTAKES = {
 }
 
 
+@pytest.mark.rotating(parts=3)
 @pytest.mark.parametrize("cause", MISTAKES)
 def test_the_first_cause_of_a_classic_mistake_is_true(cause):
     found = declared(MISTAKES[cause])

@@ -65,6 +65,7 @@ def told(records):
     return {each.law: each.outcome for each in records}
 
 
+@pytest.mark.rotating(parts=3)
 def test_all_routes_agree(folder):
     from kernel_of_routes import attention
 
@@ -115,6 +116,7 @@ def test_a_failure_that_is_expected_of_no_law_is_named():
         parametrize_with_laws([attention], laws=["ATT-2"], expected_failures={"poetry": "?"})
 
 
+@pytest.mark.rotating(parts=3)
 def test_a_package_registers_implementations_by_an_entry_point(tmp_path):
     """As pip leaves it: a module, and metadata that names it."""
     (tmp_path / "kernels_of_a_package.py").write_text(
@@ -151,6 +153,7 @@ def test_the_snippets_of_functions_that_are_passed_as_objects_run(folder):
         assert names["out"].shape[-1] == names["value"].shape[-1]
 
 
+@pytest.mark.rotating(parts=3)
 def test_a_failing_test_of_the_decorator_prints_a_snippet_that_runs(folder):
     source = DECORATED.replace(
         '"finite-later-keys-change-nothing"', '"a-causal-row-attends-its-prefix"'

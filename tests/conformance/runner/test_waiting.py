@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 
+import pytest
 from rich.console import Console
 
 from attnspec.conformance.isolation import process
@@ -51,6 +52,7 @@ def test_a_wait_is_noted_with_the_last_note_and_forgotten_at_the_reply(tmp_path,
     assert not list(tmp_path.glob("*.waiting"))
 
 
+@pytest.mark.rotating(parts=3)
 def test_a_hanging_call_is_named_long_before_its_limit(tmp_path):
     (tmp_path / "hanging.py").write_text(
         "import time\n"

@@ -79,6 +79,7 @@ def test_a_correct_module_passes():
     assert is_right(found_for(DotProductAttention))
 
 
+@pytest.mark.rotating(parts=3)
 def test_a_module_that_ends_its_diagonal_elsewhere_fails():
     class UpperLeft(DotProductAttention):
         def __init__(

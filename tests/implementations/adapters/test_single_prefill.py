@@ -80,6 +80,7 @@ def test_masks_of_each_batch_element_are_passed_on():
     torch.testing.assert_close(out, plain(query, key, value, visible=mask)[0])
 
 
+@pytest.mark.rotating(parts=3)
 def test_a_kernel_with_a_natural_logarithm_fails():
     def natural(q, k, v, causal=False, sm_scale=None, return_lse=False):
         result = single_prefill_with_kv_cache(
@@ -90,6 +91,7 @@ def test_a_kernel_with_a_natural_logarithm_fails():
     assert is_wrong(found_for(natural, "lse"))
 
 
+@pytest.mark.rotating(parts=3)
 def test_a_kernel_aligned_at_the_upper_left_fails():
     def upper_left(q, k, v, causal=False, sm_scale=None):
         mask = in_place(q.shape[0], k.shape[0], 0) <= 0 if causal else None

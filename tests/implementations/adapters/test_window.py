@@ -41,6 +41,7 @@ class TestWindowSize:
         found = outcomes(adapted, "window", "causal", laws=LAWS, profile=LOWER_RIGHT)
         assert is_right(found)
 
+    @pytest.mark.rotating(parts=3)
     def test_sides_in_another_order_fail(self):
         def exchanged(*operands, is_causal=False, scale=None, window_size=(-1, -1)):
             return paired(
@@ -78,6 +79,7 @@ class TestSlidingWindow:
         )
         assert is_right(found)
 
+    @pytest.mark.rotating(parts=3)
     def test_a_kernel_that_does_not_count_a_querys_own_key_fails(self):
         def earlier(*operands, is_causal=False, scale=None, sliding_window=None):
             if sliding_window is not None:
