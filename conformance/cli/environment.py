@@ -6,10 +6,11 @@ VARIABLES = {
     # one thread for each worker
     "OMP_NUM_THREADS": "1",
     # glibc would return the memory of each large tensor at once, and fetch it zeroed for the next
-    "MALLOC_MMAP_THRESHOLD_": str(2**27),
-    "MALLOC_TRIM_THRESHOLD_": str(2**29),
+    "MALLOC_MMAP_MAX_": "0",
+    "MALLOC_TRIM_THRESHOLD_": str(2**30),
+    "MALLOC_ARENA_MAX": "1",
 }
-"""The variables that a command sets if the user has not; only glibc reads the sizes, in bytes."""
+"""The variables that a command sets if the user has not; glibc alone reads the last three."""
 
 
 def set_variables() -> None:

@@ -303,8 +303,40 @@ LONG_AND_DEEP = ModelCase(
 )  # fmt: skip
 """A case of six layers and more than 256 tokens."""
 
-DEEPEST = ModelCase(n_layer=48, length=3, initializer_range=0.05, embedding_range=4.0, seed=21)
-"""A case with the layers of the largest released model, each as narrow as can be."""
+DEEPEST: tuple[ModelCase, ...] = (
+    ModelCase(n_layer=48, length=3, initializer_range=0.05, embedding_range=4.0, seed=21),
+    ModelCase(
+        n_layer=48,
+        d_head=64,
+        length=3,
+        initializer_range=0.02,
+        embedding_range=4.0,
+        seed=32,
+    ),
+)
+"""Cases with the layers of the largest released model, each as narrow as can be, or of one head as
+wide as its heads."""
+
+WIDE_INSIDE = ModelCase(
+    n_inner=6400, length=3, initializer_range=0.02, embedding_range=1.0, seed=33
+)
+"""A case of an MLP as wide as that of the largest released model."""
+
+LONG_IN_FLOAT32: tuple[ModelCase, ...] = tuple(
+    ModelCase(
+        d_head=64, length=length, n_positions=length, vocab_size=11, initializer_range=0.02,
+        dtype=torch.float32, seed=34,
+    )
+    for length in (100, 300)
+)  # fmt: skip
+"""Cases of one head as wide as in every released model on several tiles of tokens, in the type in
+which models are run."""
+
+RELEASED_TABLE = ModelCase(
+    n_head=12, d_head=64, vocab_size=50_257, n_positions=4, length=3, initializer_range=0.02,
+    embedding_range=1.0, dtype=torch.float32, seed=35,
+)  # fmt: skip
+"""A case of one layer with the token table of the smallest released model."""
 
 WIDEST = ModelCase(n_head=25, d_head=64, n_inner=8, length=2, initializer_range=0.02, seed=20)
 """A case of 1 600 channels in 25 wide heads, as the largest released model.
@@ -322,6 +354,14 @@ PADDED += tuple(case.but(length=75, n_positions=80) for case in PADDED[:2])
 PADDED += tuple(WIDE_HEADS[0].but(padding=side) for side in (Padding.LEFT, Padding.RIGHT))
 PADDED += tuple(LONG_ROWS.but(padding=side) for side in (Padding.LEFT, Padding.RIGHT))
 PADDED += tuple(case.but(padding=Padding.ENDS, batch=4) for case in PADDED[:4:2])
+# more rows than a block of 32, with up to 78 tokens of padding, more than a tile of 64
+PADDED += tuple(
+    ModelCase(
+        n_head=2, d_head=3, length=100, n_positions=102, batch=40, vocab_size=11, padding=side,
+        seed=37,
+    )
+    for side in (Padding.LEFT, Padding.RIGHT)
+)  # fmt: skip
 """Cases with padding, smallest first."""
 
 ACTIVATIONS = ("gelu_new", "gelu", "relu", "silu", "tanh")

@@ -67,16 +67,25 @@ def logits_of(
 
 
 def call(model: Any, input_ids: Int[torch.Tensor, "batch length"], **options: Any) -> Any:
-    """Call a model and return its result unchecked.
+    """Call a model and return its result unchecked, but that it has changed no argument.
 
     Raises:
         Raised: if the model raises.
+        Violation: if it changes ids, a mask or positions.
     """
     result = None
+    tensors = {name: each for name, each in options.items() if isinstance(each, torch.Tensor)}
+    given = {"input_ids": input_ids} | {name: each.clone() for name, each in tensors.items()}
+    passed = {"input_ids": input_ids.clone()} | tensors
     try:
-        result = _timed("implementation", model, input_ids.clone(), **options)
+        result = _timed("implementation", model, passed["input_ids"], **options)
     finally:
+        changed = [name for name, each in given.items() if not torch.equal(each, passed[name])]
+        for name in changed:
+            passed[name].copy_(given[name])
         record_call(model, input_ids, options, result)
+    if changed:
+        raise Violation(f"the call changes its {changed[0]} in place")
     return result
 
 

@@ -172,11 +172,13 @@ def check(
         for case in (*chosen, *dict.fromkeys((*wide, *large))):
             if case not in known:
                 run.attempt(case)
+        grown: Sequence[Any] = ()
         if effort is not None and grows(law, subject, effort):
-            run.seed = seed
-            for case in grown_cases(law, subject, effort, seed):
-                run.attempt(case)
-            run.seed = seed if is_fresh else None
+            grown = grown_cases(law, subject, effort, seed)
+        run.seed = seed if is_fresh or grown else None
+        for case in grown:
+            run.attempt(case)
+        run.seed = seed if is_fresh else None
         is_enough = effort is None or (is_short and run.count.examples > 0)
         source = None if law.explore is None or is_enough else law.explore(subject)
         if source is not None and effort is not None:
@@ -192,6 +194,7 @@ def check(
         reasons = (*run.count.missing, *run.count.reasons, "no case to try")
         outcome = Outcome.NOT_AVAILABLE if run.count.missing else Outcome.NOT_CLAIMED
         return run.record(outcome, started, reason=reasons[0])
+    run.seed = seed if is_fresh or grown else None
     return run.record(Outcome.PASSED, started)
 
 

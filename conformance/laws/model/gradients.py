@@ -1,17 +1,19 @@
 """Laws of GPT on training: the gradients of a model, and a change of its parameters."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from attnspec.conformance.attention.memoize import memoize
-from attnspec.conformance.comparison.violation import NotClaimed, Violation
+from attnspec.conformance.comparison.violation import NotClaimed, Raised, Violation
 from attnspec.conformance.laws.law import law
 from attnspec.conformance.models.bounds.backward import Gradients, gradients
 from attnspec.conformance.models.case import (
     PINNED,
     ModelCase,
+    ModelInputs,
     Padding,
     draw,
     model_cases,
@@ -216,6 +218,158 @@ def law_what_else_is_returned_changes_no_gradient(
             )
 
 
+@law("GPT-14", pinned=_PINNED[:4], needs={ModelFeature.BACKWARD}, cost=4.0)
+def law_frozen_parameters_change_no_other_gradient(
+    subject: ModelImplementation, case: ModelCase
+) -> None:
+    """GPT-14: if some parameters need no gradient, those of the others are the same."""
+    inputs = draw(case)
+    config, weights, ids = inputs.config, inputs.state_dict, inputs.input_ids
+    cotangent = normal(case.seed, "cotangent", *ids.shape, config.vocab_size).to(case.dtype)
+    for trained, names in _trained_parts(config, weights).items():
+        got = _gradients(subject, config, weights, ids, cotangent, trained=names)
+        _check_own_gradients(
+            subject,
+            inputs,
+            cotangent,
+            got,
+            message=f"a gradient is another one if {trained} alone need one",
+        )
+
+
+def _trained_parts(config: GPT2Config, weights: Weights) -> dict[str, list[str]]:
+    """Return parts of a model that are trained alone, by what they are."""
+    last = f"transformer.h.{config.n_layer - 1}."
+    return {
+        "biases": [name for name in weights if name.endswith(".bias")],
+        "weights": [name for name in weights if name.endswith(".weight")],
+        "the parameters of LayerNorm": [name for name in weights if ".ln_" in name],
+        "those of the last block": [name for name in weights if name.startswith(last)],
+        "the embeddings": [name for name in weights if ".wte." in name or ".wpe." in name],
+    }
+
+
+@law("GPT-14", pinned=_PINNED[:4], needs={ModelFeature.BACKWARD}, cost=4.0)
+def law_calls_before_a_backward_pass_leave_its_gradients(
+    subject: ModelImplementation, case: ModelCase
+) -> None:
+    """GPT-14: of several calls, each has its own gradients, in whatever order they are asked."""
+    inputs = draw(case)
+    config, weights = inputs.config, inputs.state_dict
+    others = replace(inputs, input_ids=(inputs.input_ids + 1) % config.vocab_size)
+    shape = (*inputs.input_ids.shape, config.vocab_size)
+    cotangent = normal(case.seed, "cotangent", *shape).to(case.dtype)
+    for order in ((0, 1), (1, 0)):
+        leaves = {name: each.detach().clone().requires_grad_() for name, each in weights.items()}
+        model = build_on(subject, config, leaves)
+        calls = (inputs, others)
+        logits = [_logits_in_training(model, each.input_ids, weights) for each in calls]
+        for number in order:
+            got = _gradients_of(model, logits[number], leaves, cotangent)
+            _check_own_gradients(
+                subject,
+                calls[number],
+                cotangent,
+                got,
+                message="after another call, a backward pass gives wrong gradients",
+            )
+
+
+@law(
+    "GPT-29",
+    pinned=_PINNED[:4],
+    needs={ModelFeature.BACKWARD, ModelFeature.CACHE},
+    cost=4.0,
+)
+def law_gradients_pass_through_a_cache(subject: ModelImplementation, case: ModelCase) -> None:
+    """GPT-29: logits of a text that is fed in parts have the gradients of one call, or none."""
+    inputs = draw(case)
+    config, weights, ids = inputs.config, inputs.state_dict, inputs.input_ids
+    cotangent = normal(case.seed, "cotangent", *ids.shape, config.vocab_size).to(case.dtype)
+    expected = own_logits(subject, config, weights, ids)
+    tolerance = Allowed(config, weights, ids).own_logits
+    cut = 1 + case.seed % (case.length - 1)
+    for sizes in ([cut, case.length - cut], [1] * case.length):
+
+        def make(model: Any, sizes: list[int] = sizes) -> torch.Tensor:
+            parts, cache = [], model.empty_cache()
+            for part in ids.split(sizes, 1):
+                logits, cache = call(model, part, cache=cache)
+                if not logits.requires_grad:
+                    raise NotClaimed("calls with a cache give logits without a gradient")
+                parts.append(logits)
+            logits = torch.cat(parts, 1)
+            if not bool(((logits.detach() - expected).abs() <= tolerance).all()):
+                raise NotClaimed("calls with a cache give other logits, which GPT-16 judges")
+            return logits
+
+        try:
+            got = _gradients(subject, config, weights, ids, cotangent, make)
+        except (Raised, RuntimeError) as error:
+            raise NotClaimed("gradients of calls with a cache are refused") from error
+        message = "fed with a cache, tokens have other gradients than in one call"
+        _check_own_gradients(subject, inputs, cotangent, got, message=message)
+
+
+@law(
+    "GPT-12",
+    pinned=[case.but(tied=False) for case in _PINNED[:3]],
+    needs={ModelFeature.BACKWARD, ModelFeature.HIDDEN_STATES},
+    cost=4.0,
+)
+def law_the_last_hidden_state_has_the_gradients_of_the_logits(
+    subject: ModelImplementation, case: ModelCase
+) -> None:
+    """GPT-12: what is trained on the last hidden state trains the model, as a head of it does."""
+    inputs = draw(case)
+    config, weights, ids = inputs.config, inputs.state_dict, inputs.input_ids
+    cotangent = normal(case.seed, "cotangent", *ids.shape, config.vocab_size).to(case.dtype)
+    names = [name for name in weights if name != "lm_head.weight"]
+
+    leaves = {name: each.detach().clone().requires_grad_() for name, each in weights.items()}
+    model = build_on(subject, config, leaves)
+    with torch.enable_grad():
+        result = call(model, ids, output_hidden_states=True)
+    if not (isinstance(result, tuple) and len(result) == 2):
+        raise Violation("output_hidden_states=True must give (logits, states)")
+    state = result[1][-1]
+    if not state.requires_grad:
+        raise Violation("the last hidden state carries no gradient")
+    got = _gradients_of(model, state, leaves, cotangent @ weights["lm_head.weight"], names)
+    message = "a gradient of the last hidden state is another one than the logits have"
+    _check_own_gradients(subject, inputs, cotangent, got, message=message)
+
+
+def _check_own_gradients(
+    subject: ModelImplementation,
+    inputs: ModelInputs,
+    cotangent: torch.Tensor,
+    got: dict[str, torch.Tensor],
+    *,
+    message: str,
+) -> None:
+    """Check gradients against those that the subject gives for the logits of one plain call.
+
+    So a law about another way of calling holds or fails whatever else is wrong with the model.
+
+    Raises:
+        Violation: if one exceeds its bound.
+        NotClaimed: if bounds are so wide that a pass would be no evidence.
+    """
+    config, weights, ids = inputs.config, inputs.state_dict, inputs.input_ids
+    expected = _gradients(subject, config, weights, ids, cotangent)
+    radii, _ = _cached_enclosures(config, weights, ids, cotangent)
+    is_evidence = True
+    for name in reversed(got):
+        tolerance = 2 * radii[name].radius
+        check_within(
+            got[name], expected[name], tolerance, what=f"gradient of {name}", message=message
+        )
+        is_evidence &= is_narrow(tolerance, expected[name])
+    if not is_evidence:
+        raise NotClaimed(ILL_CONDITIONED)
+
+
 def _enclosures(
     config: GPT2Config, weights: Weights, input_ids: torch.Tensor, cotangent: torch.Tensor
 ) -> tuple[Gradients, ...]:
@@ -239,24 +393,49 @@ def _gradients(
     input_ids: torch.Tensor,
     cotangent: torch.Tensor,
     make: Callable[[Any], Any] | None = None,
+    *,
+    trained: Collection[str] | None = None,
     **options: torch.Tensor,
 ) -> dict[str, torch.Tensor]:
     """Return d(Σ cotangent·logits)/d(parameter), of given tensors or of parameters of their names.
 
-    `make` calls the model, whose result may hold more than the logits.
+    `make` calls the model, whose result may hold more than the logits. Parameters that are not
+    `trained` need no gradient.
 
     Raises:
-        Violation: if a parameter has no gradient.
+        Violation: if a parameter that is trained has no gradient.
     """
-    leaves = {name: tensor.detach().clone().requires_grad_() for name, tensor in weights.items()}
+    leaves = {
+        name: tensor.detach().clone().requires_grad_(trained is None or name in trained)
+        for name, tensor in weights.items()
+    }
     model = build_on(subject, config, leaves)
+    if trained is not None:
+        for name, tensor in _own_parameters(model, leaves).items():
+            tensor.requires_grad_(name in trained)
     logits = _logits_in_training(model, input_ids, weights, make, **options)
+    return _gradients_of(model, logits, leaves, cotangent, trained)
+
+
+def _gradients_of(
+    model: Any,
+    result: torch.Tensor,
+    leaves: Weights,
+    cotangent: torch.Tensor,
+    trained: Collection[str] | None = None,
+) -> dict[str, torch.Tensor]:
+    """Return the gradients of a result, of the tensors that its model was built from or its own.
+
+    Raises:
+        Violation: if a parameter, or one that is trained, has no gradient.
+    """
+    leaves = {name: each for name, each in leaves.items() if trained is None or name in trained}
     own = _own_parameters(model, leaves)
-    gradients = _of(logits, leaves, cotangent)
+    gradients = _of(result, leaves, cotangent)
     if not gradients and own:
         gradients = {
             name: gradient.mT if _is_transposed(own[name], leaves[name]) else gradient
-            for name, gradient in _of(logits, own, cotangent).items()
+            for name, gradient in _of(result, own, cotangent).items()
         }
     missing = [name for name in leaves if name not in gradients]
     if len(missing) == len(leaves):

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from hypothesis import strategies as st
 
+from attnspec.conformance.attention.values import generator
 from attnspec.conformance.comparison.violation import NotClaimed, Violation
 from attnspec.conformance.laws.law import law
 from attnspec.conformance.models.bounds.enclosure import Enclosure
@@ -15,11 +16,14 @@ from attnspec.conformance.models.case import (
     DEEP,
     DEEPEST,
     LONG_AND_DEEP,
+    LONG_IN_FLOAT32,
     LONG_ROWS,
     MANY,
     PADDED,
     PINNED,
+    RELEASED_TABLE,
     WIDE_HEADS,
+    WIDE_INSIDE,
     WIDEST,
     ModelCase,
     ModelInputs,
@@ -130,7 +134,18 @@ def _check_head(
 @law(
     "GPT-11",
     "NUM-16",
-    pinned=(*PINNED, *DEEP, *MANY, *WIDE_HEADS, LONG_ROWS, LONG_AND_DEEP, DEEPEST, WIDEST),
+    pinned=(
+        *PINNED,
+        *DEEP,
+        *MANY,
+        *WIDE_HEADS,
+        LONG_ROWS,
+        LONG_AND_DEEP,
+        *DEEPEST,
+        WIDEST,
+        WIDE_INSIDE,
+        *LONG_IN_FLOAT32,
+    ),
     explore=model_cases,
 )
 def law_logits_equal_the_oracles(subject: ModelImplementation, case: ModelCase) -> None:
@@ -141,10 +156,43 @@ def law_logits_equal_the_oracles(subject: ModelImplementation, case: ModelCase) 
     )
 
 
+SOME_IDS = 61
+"""Ids by which the logits of a large table are judged, beside those of the text."""
+
+
+@law("GPT-11", pinned=(*PINNED[:4], RELEASED_TABLE))
+def law_logits_of_an_id_need_its_row_alone(subject: ModelImplementation, case: ModelCase) -> None:
+    """GPT-11: the logits of some ids are those of a model whose token table has their rows alone.
+
+    So tables of any size are judged without an oracle of that size.
+    """
+    inputs = draw(case)
+    ids, count = inputs.input_ids, case.vocab_size
+    some = torch.randint(count, (SOME_IDS,), generator=generator(case.seed, "some ids"))
+    kept = torch.cat([ids.flatten(), some, torch.tensor([0, count - 1])]).unique()
+    few = {
+        name: tensor[kept] if name in TABLES else tensor
+        for name, tensor in inputs.state_dict.items()
+    }
+    config, places = replace(inputs.config, vocab_size=len(kept)), torch.searchsorted(kept, ids)
+    logits = logits_of(build(subject, inputs.config, inputs.state_dict), ids, inputs.state_dict)
+    check_within(
+        logits[..., kept],
+        expected_logits(subject, config, few, places),
+        Allowed(config, few, places).logits,
+        what="logits of some ids",
+        message=f"of a table of {count} rows, some ids have wrong logits",
+    )
+
+
+TABLES = ("transformer.wte.weight", "lm_head.weight")
+"""Parameters with a row for each id."""
+
+
 @law(
     "GPT-12",
     "NUM-16",
-    pinned=(*PINNED, DEEP[0], WIDE_HEADS[0], DEEPEST),
+    pinned=(*PINNED, DEEP[0], WIDE_HEADS[0], *DEEPEST),
     explore=model_cases,
     needs={ModelFeature.HIDDEN_STATES},
 )

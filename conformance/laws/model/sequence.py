@@ -35,6 +35,16 @@ from attnspec.conformance.models.subject import (
 from attnspec.spec import ModelFeature, ModelImplementation
 
 _FEW = PINNED[:10]
+_LARGE_CACHES = (
+    # more than 768 tokens of two rows
+    ModelCase(n_head=1, d_head=3, length=777, n_positions=780, batch=2, seed=38),
+    # more than 2^23 numbers: 24 layers, 64 rows
+    ModelCase(
+        n_layer=24, n_head=1, d_head=64, n_inner=1, length=45, n_positions=48, batch=64,
+        vocab_size=11, initializer_range=0.02, seed=39,
+    ),
+)  # fmt: skip
+"""Cases that are fed in two ways alone."""
 _padded_cases = functools.partial(model_cases, padded=True)
 
 
@@ -75,6 +85,7 @@ def law_padding_changes_no_real_token(subject: ModelImplementation, case: ModelC
         LONG_ROWS,
         PINNED[4].but(batch=17),
         MANY[0],
+        *_LARGE_CACHES,
     ),
     explore=model_cases,
     needs={ModelFeature.CACHE},
@@ -90,15 +101,16 @@ def law_a_cache_equals_all_at_once(subject: ModelImplementation, case: ModelCase
     length = ids.shape[1]
     cut = int(torch.randint(length, (), generator=generator(case.seed, "cut")))
     late = length // 8
-    for number, steps in enumerate(
-        (
-            [1] * length,
-            [cut, length - cut],
-            [length],
-            [length - cut, *[1] * cut],
-            [length - late, late],
-        )
-    ):
+    ways: tuple[list[int], ...] = (
+        [1] * length,
+        [cut, length - cut],
+        [length],
+        [length - cut, *[1] * cut],
+        [length - late, late],
+    )
+    if case in _LARGE_CACHES:
+        ways = ([length - 12, *[1] * 12], [length - late, late])
+    for number, steps in enumerate(ways):
         sizes = [size for size in steps if size]
         with torch.inference_mode(number % 2 == 1):
             parts, cache = [], model.empty_cache()
@@ -239,18 +251,21 @@ def law_rows_of_a_batch_are_independent(subject: ModelImplementation, case: Mode
 
 @law("GPT-20", pinned=_FEW)
 def law_equal_calls_give_equal_logits(subject: ModelImplementation, case: ModelCase) -> None:
-    """GPT-20: a second call gives the logits of the first, and no parameter is changed."""
+    """GPT-20: a second call gives the logits of the first, and leaves them and all parameters."""
     inputs = draw(case)
     config, weights, ids = inputs.config, inputs.state_dict, inputs.input_ids
     passed = {name: tensor.clone() for name, tensor in weights.items()}
     model = build_on(subject, config, passed)
     tolerance = Allowed(config, weights, ids).own_logits
-    first = logits_of(model, ids, weights).double()
+    result = logits_of(model, ids, weights)
+    first = result.clone()
     logits_of(model, (ids + 1) % config.vocab_size, weights)
+    if not torch.equal(result.nan_to_num(), first.nan_to_num()):
+        raise Violation("a later call overwrites the logits that an earlier one returned")
     second = logits_of(model, ids, weights)
     check_within(
         second,
-        first,
+        first.double(),
         tolerance,
         what="logits",
         message="a second call gives other logits (is dropout on?)",

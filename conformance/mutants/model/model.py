@@ -513,3 +513,36 @@ class CacheDetached(CompactGPT2):
     def attention(self, *inputs: Any) -> Any:
         mixed, kept = super().attention(*inputs)
         return (mixed.detach() if self.detaches else mixed), kept
+
+
+@model_mistake(
+    "own-ids-at-padding-overwritten",
+    "ids at padding are set to 0 in the caller's tensor",
+    killed_by="masks-of-any-type-hide-the-same",
+    breaks=("GPT-12", "GPT-14", "GPT-15", "GPT-17"),
+)
+class IdsAtPaddingOverwritten(CompactGPT2):
+    def visible(
+        self, input_ids: torch.Tensor, past: int, attention_mask: torch.Tensor | None
+    ) -> torch.Tensor:
+        if attention_mask is not None and attention_mask.shape == input_ids.shape:
+            input_ids.masked_fill_(attention_mask == 0, 0)
+        return super().visible(input_ids, past, attention_mask)
+
+
+@model_mistake(
+    "own-logits-in-one-buffer",
+    "the logits of each call of one shape are returned in one buffer, as a CUDA graph does",
+    killed_by="equal-calls-give-equal-logits",
+    breaks=("GPT-14", "GPT-16", "GPT-17", "GPT-22", "GPT-23"),
+)
+class LogitsInOneBuffer(CompactGPT2):
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.buffers: dict[tuple[int, ...], torch.Tensor] = {}
+
+    def head(self, x: torch.Tensor) -> torch.Tensor:
+        logits = super().head(x)
+        if logits.requires_grad:
+            return logits
+        return self.buffers.setdefault(tuple(logits.shape), logits).copy_(logits)

@@ -1,6 +1,7 @@
 """Mutants of whole GPT-2 models: right on small models and calls, wrong on larger ones."""
 
 import torch
+from torch.nn import functional
 
 from attnspec.conformance.mutants.bases.gpt2 import Cache, CompactGPT2, model_mistake
 
@@ -297,3 +298,134 @@ class DiagonalTileUnmasked(CompactGPT2):
             return seen
         tile = torch.arange(length) // 16
         return seen | (tile[:, None] == tile)
+
+
+@model_mistake(
+    "own-token-table-in-two-buffers",
+    "a token table of over 2^25 numbers lies in two buffers, and the ids of the second are off by "
+    "one",
+    killed_by="logits-of-an-id-need-its-row-alone",
+)
+class TokenTableInTwoBuffers(CompactGPT2):
+    def head(self, x: torch.Tensor) -> torch.Tensor:
+        logits = super().head(x)
+        first = 2**25 // self.config.n_embd
+        if self.config.vocab_size <= first:
+            return logits
+        return torch.cat([logits[..., :first], logits[..., first:].roll(1, -1)], -1)
+
+
+@model_mistake(
+    "own-heads-in-float32-unmasked",
+    "in float32, keys are padded to tiles of 64, and the padding of the last tile is not hidden",
+    killed_by="logits-equal-the-oracles",
+)
+class HeadsInFloat32Unmasked(CompactGPT2):
+    def attend(
+        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, visible: torch.Tensor
+    ) -> torch.Tensor:
+        missing = -key.shape[2] % 64
+        if query.dtype != torch.float32 or self.config.d_head % 16 or key.shape[2] < 64:
+            return super().attend(query, key, value, visible)
+        key, value = (functional.pad(each, (0, 0, 0, missing)) for each in (key, value))
+        return super().attend(query, key, value, functional.pad(visible, (0, missing), value=True))
+
+
+@model_mistake(
+    "own-inner-width-in-whole-parts",
+    "the second product of an MLP is split into parts of 4 096 channels, and the rest forgotten",
+    killed_by="logits-equal-the-oracles",
+)
+class InnerWidthInWholeParts(CompactGPT2):
+    def activation(self, x: torch.Tensor) -> torch.Tensor:
+        active = super().activation(x)
+        width = active.shape[-1]
+        if width <= 4096:
+            return active
+        whole = width // 4096 * 4096
+        return torch.cat([active[..., :whole], torch.zeros_like(active[..., whole:])], -1)
+
+
+@model_mistake(
+    "own-24-layers-of-wide-heads",
+    "with heads of 64 channels, a table of LayerNorms holds 24 layers: those behind use the first "
+    "ones",
+    killed_by="logits-equal-the-oracles",
+    breaks=("GPT-12",),
+)
+class Layers24OfWideHeads(CompactGPT2):
+    def norm(self, x: torch.Tensor, name: str) -> torch.Tensor:
+        layer, wide = self.layer, self.config.d_head == 64 and name == "ln_2"
+        self.layer = layer % 24 if wide else layer
+        normalized = super().norm(x, name)
+        self.layer = layer
+        return normalized
+
+
+@model_mistake(
+    "own-padding-of-32-rows",
+    "batches are attended in blocks of 32 rows, each with the padding mask of the first block",
+    killed_by="padding-changes-no-real-token",
+    breaks=("GPT-12", "GPT-17"),
+)
+class PaddingOf32Rows(CompactGPT2):
+    def visible(
+        self, input_ids: torch.Tensor, past: int, attention_mask: torch.Tensor | None
+    ) -> torch.Tensor:
+        if attention_mask is not None:
+            attention_mask = attention_mask[torch.arange(len(attention_mask)) % 32]
+        return super().visible(input_ids, past, attention_mask)
+
+
+@model_mistake(
+    "own-64-tokens-of-padding",
+    "the padding on the left of a row is counted up to 64 tokens, and what is left of it read",
+    killed_by="padding-changes-no-real-token",
+    breaks=("GPT-12", "GPT-17"),
+)
+class PaddingOf64Tokens(CompactGPT2):
+    def visible(
+        self, input_ids: torch.Tensor, past: int, attention_mask: torch.Tensor | None
+    ) -> torch.Tensor:
+        if attention_mask is not None:
+            on_the_left = attention_mask.bool().long().cumsum(-1) == 0
+            attention_mask = attention_mask.bool() | (on_the_left & (on_the_left.cumsum(-1) > 64))
+        return super().visible(input_ids, past, attention_mask)
+
+
+@model_mistake(
+    "own-cache-that-grows-by-768",
+    "a cache that grows past 768 tokens moves its rows by the old stride: later ones lose a token",
+    killed_by="a-cache-equals-all-at-once",
+)
+class CacheThatGrowsBy768(CompactGPT2):
+    def attention(
+        self,
+        x: torch.Tensor,
+        visible: torch.Tensor,
+        kept: tuple[torch.Tensor, torch.Tensor] | None,
+    ) -> tuple[torch.Tensor, tuple[torch.Tensor, torch.Tensor]]:
+        mixed, stored = super().attention(x, visible, kept)
+        if kept is None or not kept[0].shape[2] <= 768 < stored[0].shape[2]:
+            return mixed, stored
+        moved = tuple(each.clone() for each in stored)
+        for each in moved:
+            each[1:, :, 1:768] = each[1:, :, :767].clone()
+        return mixed, (moved[0], moved[1])
+
+
+@model_mistake(
+    "own-large-cache-in-bfloat16",
+    "a cache of more than 2^23 numbers is kept in bfloat16",
+    killed_by="a-cache-equals-all-at-once",
+)
+class LargeCacheInBfloat16(CompactGPT2):
+    def attention(
+        self,
+        x: torch.Tensor,
+        visible: torch.Tensor,
+        kept: tuple[torch.Tensor, torch.Tensor] | None,
+    ) -> tuple[torch.Tensor, tuple[torch.Tensor, torch.Tensor]]:
+        if kept is not None and 2 * self.config.n_layer * kept[0].numel() > 2**23:
+            kept = kept[0].bfloat16().to(x.dtype), kept[1].bfloat16().to(x.dtype)
+        return super().attention(x, visible, kept)
