@@ -25,8 +25,22 @@ MUTANTS = {
     if isinstance(mutant.subject, ModelImplementation)
 }
 ELSEWHERE = {
-    # in larger models than those of the diagnosis
+    # in larger models than those of the diagnosis, in gradients, or in what a later call leaves
     "own-ids-in-one-byte",
+    "own-heads-detached-in-a-cache",
+    "own-bias-of-a-frozen-weight",
+    "own-activations-of-the-last-call",
+    "own-reported-states-detached",
+    "own-ids-at-padding-overwritten",
+    "own-logits-in-one-buffer",
+    "own-token-table-in-two-buffers",
+    "own-heads-in-float32-unmasked",
+    "own-inner-width-in-whole-parts",
+    "own-24-layers-of-wide-heads",
+    "own-padding-of-32-rows",
+    "own-64-tokens-of-padding",
+    "own-cache-that-grows-by-768",
+    "own-large-cache-in-bfloat16",
     "own-ids-in-two-bytes",
     "own-positions-in-one-byte",
     "own-layers-by-prefix",
