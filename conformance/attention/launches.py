@@ -415,8 +415,8 @@ def _largest(fits: Callable[[int], bool]) -> int:
 def quick_types(dtypes: Sequence[torch.dtype], device: str) -> list[torch.dtype]:
     """Return the types for the longest calls: those that the device has instructions for.
 
-    Those for bfloat16 came to CPUs with AVX-512 and SVE. Without them it takes the place of others
-    if it is all there is beside float16, which is accurate enough to show the same mistakes.
+    CPUs have those for bfloat16 with AVX-512 or SVE. On others, bfloat16 still counts as quick if
+    float16 is the only other type: long calls would have none.
     """
     others = [dtype for dtype in dtypes if not is_slow(dtype, device)]
     capability = torch.backends.cpu.get_cpu_capability()

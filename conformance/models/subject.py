@@ -82,7 +82,7 @@ def call(model: Any, input_ids: Int[torch.Tensor, "batch length"], **options: An
     finally:
         changed = [name for name, each in given.items() if not torch.equal(each, passed[name])]
         for name in changed:
-            passed[name].copy_(given[name])
+            passed[name].copy_(given[name])  # other calls of a law read them
         record_call(model, input_ids, options, result)
     if changed:
         raise Violation(f"the call changes its {changed[0]} in place")
@@ -99,6 +99,17 @@ def _timed(part: str, function: Callable[..., Any], *arguments: Any, **options: 
         current = tally.current()
         if current is not None:
             current.add_seconds(part, time.perf_counter() - started)
+
+
+def pair(result: Any, what: str) -> tuple[Any, Any]:
+    """Return a result that must be the logits and something else.
+
+    Raises:
+        Violation: if it is no pair; `what` says what gave it.
+    """
+    if not (isinstance(result, tuple) and len(result) == 2):
+        raise Violation(f"{what} must give a pair, got {type(result).__name__}")
+    return result[0], result[1]
 
 
 def checked_logits(

@@ -35,6 +35,7 @@ from attnspec.conformance.models.subject import (
     call,
     checked_logits,
     logits_of,
+    pair,
 )
 from attnspec.spec import GPT2Config, ModelFeature, ModelImplementation
 
@@ -113,20 +114,9 @@ def law_every_gradient_equals_the_oracles(subject: ModelImplementation, case: Mo
     expected = _gradients(
         model_oracle(subject), config, in_float64(weights), ids, cotangent.double()
     )
-    radii = _cached_enclosures(config, weights, ids, cotangent)
-    is_evidence = True
-    for name in reversed(expected):
-        tolerance = radii[0][name].radius + radii[1][name].radius
-        check_within(
-            gradients[name],
-            expected[name],
-            tolerance,
-            what=f"gradient of {name}",
-            message="a gradient is wrong",
-        )
-        is_evidence &= is_narrow(tolerance, expected[name])
-    if not is_evidence:
-        raise NotClaimed(ILL_CONDITIONED)
+    of_model, of_oracle = _cached_enclosures(config, weights, ids, cotangent)
+    tolerance = {name: of_model[name].radius + of_oracle[name].radius for name in expected}
+    _check(gradients, expected, tolerance, "a gradient is wrong")
 
 
 @law(
@@ -175,16 +165,7 @@ def law_gradients_of_padded_rows_are_those_of_each_alone(
             expected[name] = expected[name] + gradient
             rounding = torch.finfo(torch.float64).eps * len(ids) * gradient.abs()
             tolerance[name] = tolerance[name] + enclosed[name].radius + rounding
-    for name in reversed(expected):
-        check_within(
-            got[name],
-            expected[name],
-            tolerance[name],
-            what=f"gradient of {name}",
-            message=f"padding on the {case.padding} changes a gradient",
-        )
-    if not all(is_narrow(tolerance[name], expected[name]) for name in expected):
-        raise NotClaimed(ILL_CONDITIONED)
+    _check(got, expected, tolerance, f"padding on the {case.padding} changes a gradient")
 
 
 @law("GPT-14", pinned=_PINNED[:4], needs={ModelFeature.BACKWARD}, cost=4.0)
@@ -195,8 +176,7 @@ def law_what_else_is_returned_changes_no_gradient(
     inputs = draw(case)
     config, weights, ids = inputs.config, inputs.state_dict, inputs.input_ids
     cotangent = normal(case.seed, "cotangent", *ids.shape, config.vocab_size).to(case.dtype)
-    expected = _gradients(subject, config, weights, ids, cotangent)
-    radii, _ = _cached_enclosures(config, weights, ids, cotangent)
+    own = _own(subject, inputs, cotangent)
     ways: dict[str, Callable[[Any], Any]] = {}
     if ModelFeature.HIDDEN_STATES in subject.features:
         ways["hidden states are asked for"] = lambda model: call(
@@ -208,14 +188,7 @@ def law_what_else_is_returned_changes_no_gradient(
         raise NotClaimed("neither hidden states nor a cache are claimed")
     for way, make in ways.items():
         got = _gradients(subject, config, weights, ids, cotangent, make)
-        for name in reversed(expected):
-            check_within(
-                got[name],
-                expected[name],
-                2 * radii[name].radius,
-                what=f"gradient of {name}",
-                message=f"a gradient is another one if {way}",
-            )
+        _check(got, *own, f"a gradient is another one if {way}")
 
 
 @law("GPT-14", pinned=_PINNED[:4], needs={ModelFeature.BACKWARD}, cost=4.0)
@@ -226,15 +199,10 @@ def law_frozen_parameters_change_no_other_gradient(
     inputs = draw(case)
     config, weights, ids = inputs.config, inputs.state_dict, inputs.input_ids
     cotangent = normal(case.seed, "cotangent", *ids.shape, config.vocab_size).to(case.dtype)
+    own = _own(subject, inputs, cotangent)
     for trained, names in _trained_parts(config, weights).items():
         got = _gradients(subject, config, weights, ids, cotangent, trained=names)
-        _check_own_gradients(
-            subject,
-            inputs,
-            cotangent,
-            got,
-            message=f"a gradient is another one if {trained} alone need one",
-        )
+        _check(got, *own, f"a gradient is another one if {trained} alone need one")
 
 
 def _trained_parts(config: GPT2Config, weights: Weights) -> dict[str, list[str]]:
@@ -256,23 +224,18 @@ def law_calls_before_a_backward_pass_leave_its_gradients(
     """GPT-14: of several calls, each has its own gradients, in whatever order they are asked."""
     inputs = draw(case)
     config, weights = inputs.config, inputs.state_dict
-    others = replace(inputs, input_ids=(inputs.input_ids + 1) % config.vocab_size)
+    calls = (inputs, replace(inputs, input_ids=(inputs.input_ids + 1) % config.vocab_size))
     shape = (*inputs.input_ids.shape, config.vocab_size)
     cotangent = normal(case.seed, "cotangent", *shape).to(case.dtype)
+    own = [_own(subject, each, cotangent) for each in calls]
     for order in ((0, 1), (1, 0)):
-        leaves = {name: each.detach().clone().requires_grad_() for name, each in weights.items()}
+        leaves = _leaves(weights)
         model = build_on(subject, config, leaves)
-        calls = (inputs, others)
         logits = [_logits_in_training(model, each.input_ids, weights) for each in calls]
         for number in order:
             got = _gradients_of(model, logits[number], leaves, cotangent)
-            _check_own_gradients(
-                subject,
-                calls[number],
-                cotangent,
-                got,
-                message="after another call, a backward pass gives wrong gradients",
-            )
+            message = "after another call, a backward pass gives wrong gradients"
+            _check(got, *own[number], message)
 
 
 @law(
@@ -288,13 +251,14 @@ def law_gradients_pass_through_a_cache(subject: ModelImplementation, case: Model
     cotangent = normal(case.seed, "cotangent", *ids.shape, config.vocab_size).to(case.dtype)
     expected = own_logits(subject, config, weights, ids)
     tolerance = Allowed(config, weights, ids).own_logits
+    own = _own(subject, inputs, cotangent)
     cut = 1 + case.seed % (case.length - 1)
     for sizes in ([cut, case.length - cut], [1] * case.length):
 
         def make(model: Any, sizes: list[int] = sizes) -> torch.Tensor:
             parts, cache = [], model.empty_cache()
             for part in ids.split(sizes, 1):
-                logits, cache = call(model, part, cache=cache)
+                logits, cache = pair(call(model, part, cache=cache), "a call with a cache")
                 if not logits.requires_grad:
                     raise NotClaimed("calls with a cache give logits without a gradient")
                 parts.append(logits)
@@ -307,8 +271,7 @@ def law_gradients_pass_through_a_cache(subject: ModelImplementation, case: Model
             got = _gradients(subject, config, weights, ids, cotangent, make)
         except (Raised, RuntimeError) as error:
             raise NotClaimed("gradients of calls with a cache are refused") from error
-        message = "fed with a cache, tokens have other gradients than in one call"
-        _check_own_gradients(subject, inputs, cotangent, got, message=message)
+        _check(got, *own, "fed with a cache, tokens have other gradients than in one call")
 
 
 @law(
@@ -324,49 +287,51 @@ def law_the_last_hidden_state_has_the_gradients_of_the_logits(
     inputs = draw(case)
     config, weights, ids = inputs.config, inputs.state_dict, inputs.input_ids
     cotangent = normal(case.seed, "cotangent", *ids.shape, config.vocab_size).to(case.dtype)
+    own = _own(subject, inputs, cotangent)
     names = [name for name in weights if name != "lm_head.weight"]
-
-    leaves = {name: each.detach().clone().requires_grad_() for name, each in weights.items()}
+    leaves = _leaves(weights)
     model = build_on(subject, config, leaves)
     with torch.enable_grad():
         result = call(model, ids, output_hidden_states=True)
-    if not (isinstance(result, tuple) and len(result) == 2):
-        raise Violation("output_hidden_states=True must give (logits, states)")
-    state = result[1][-1]
+    state = pair(result, "a call with output_hidden_states=True")[1][-1]
     if not state.requires_grad:
         raise Violation("the last hidden state carries no gradient")
     got = _gradients_of(model, state, leaves, cotangent @ weights["lm_head.weight"], names)
     message = "a gradient of the last hidden state is another one than the logits have"
-    _check_own_gradients(subject, inputs, cotangent, got, message=message)
+    _check(got, *own, message)
 
 
-def _check_own_gradients(
-    subject: ModelImplementation,
-    inputs: ModelInputs,
-    cotangent: torch.Tensor,
-    got: dict[str, torch.Tensor],
-    *,
-    message: str,
-) -> None:
-    """Check gradients against those that the subject gives for the logits of one plain call.
+def _own(
+    subject: ModelImplementation, inputs: ModelInputs, cotangent: torch.Tensor
+) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+    """Return the gradients that a subject gives for the logits of one plain call, and tolerances.
 
-    So a law about another way of calling holds or fails whatever else is wrong with the model.
-
-    Raises:
-        Violation: if one exceeds its bound.
-        NotClaimed: if bounds are so wide that a pass would be no evidence.
+    A law about another way of calling compares with these, so that it holds or fails whatever else
+    is wrong with the model.
     """
     config, weights, ids = inputs.config, inputs.state_dict, inputs.input_ids
-    expected = _gradients(subject, config, weights, ids, cotangent)
     radii, _ = _cached_enclosures(config, weights, ids, cotangent)
-    is_evidence = True
+    tolerance = {name: 2 * radii[name].radius for name in weights}
+    return _gradients(subject, config, weights, ids, cotangent), tolerance
+
+
+def _check(
+    got: dict[str, torch.Tensor],
+    expected: dict[str, torch.Tensor],
+    tolerance: dict[str, torch.Tensor],
+    message: str,
+) -> None:
+    """Check gradients of some parameters, the last ones first, in the order of a backward pass.
+
+    Raises:
+        Violation: if one exceeds its tolerance.
+        NotClaimed: if tolerances are so wide that a pass would be no evidence.
+    """
     for name in reversed(got):
-        tolerance = 2 * radii[name].radius
         check_within(
-            got[name], expected[name], tolerance, what=f"gradient of {name}", message=message
+            got[name], expected[name], tolerance[name], what=f"gradient of {name}", message=message
         )
-        is_evidence &= is_narrow(tolerance, expected[name])
-    if not is_evidence:
+    if not all(is_narrow(tolerance[name], expected[name]) for name in got):
         raise NotClaimed(ILL_CONDITIONED)
 
 
@@ -405,16 +370,21 @@ def _gradients(
     Raises:
         Violation: if a parameter that is trained has no gradient.
     """
-    leaves = {
-        name: tensor.detach().clone().requires_grad_(trained is None or name in trained)
-        for name, tensor in weights.items()
-    }
+    leaves = _leaves(weights, trained)
     model = build_on(subject, config, leaves)
     if trained is not None:
         for name, tensor in _own_parameters(model, leaves).items():
             tensor.requires_grad_(name in trained)
     logits = _logits_in_training(model, input_ids, weights, make, **options)
     return _gradients_of(model, logits, leaves, cotangent, trained)
+
+
+def _leaves(weights: Weights, trained: Collection[str] | None = None) -> dict[str, torch.Tensor]:
+    """Return copies of parameters that need a gradient, or of which those that are trained do."""
+    return {
+        name: tensor.detach().clone().requires_grad_(trained is None or name in trained)
+        for name, tensor in weights.items()
+    }
 
 
 def _gradients_of(
@@ -456,7 +426,7 @@ def law_a_change_of_the_parameters_changes_the_next_logits(
     inputs = draw(case)
     config, weights, ids = inputs.config, inputs.state_dict, inputs.input_ids
     changed = draw(case.but(seed=case.seed + 1)).state_dict
-    leaves = {name: tensor.detach().clone().requires_grad_() for name, tensor in weights.items()}
+    leaves = _leaves(weights)
     model = build_on(subject, config, leaves)
     # an evaluation, and a step of training, before the parameters are changed
     logits_of(model, ids, weights)

@@ -490,6 +490,7 @@ class BackwardWithoutPadding(_KeepsPadding):
     "own-states-detached",
     "if hidden states are asked for, each block reads a detached copy of the last one's",
     killed_by="what-else-is-returned-changes-no-gradient",
+    breaks=("GPT-12",),
 )
 class StatesDetached(CompactGPT2):
     def __call__(self, input_ids: torch.Tensor, *rest: Any, **options: Any) -> Any:
@@ -504,6 +505,7 @@ class StatesDetached(CompactGPT2):
     "own-cache-detached",
     "with a cache, no gradient flows through attention",
     killed_by="what-else-is-returned-changes-no-gradient",
+    breaks=("GPT-29",),
 )
 class CacheDetached(CompactGPT2):
     def past(self, cache: Any) -> int:
@@ -519,7 +521,7 @@ class CacheDetached(CompactGPT2):
     "own-ids-at-padding-overwritten",
     "ids at padding are set to 0 in the caller's tensor",
     killed_by="masks-of-any-type-hide-the-same",
-    breaks=("GPT-12", "GPT-14", "GPT-15", "GPT-17"),
+    breaks=("GPT-12", "GPT-14", "GPT-15", "GPT-17", "GPT-20"),
 )
 class IdsAtPaddingOverwritten(CompactGPT2):
     def visible(
