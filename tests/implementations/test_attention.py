@@ -119,6 +119,7 @@ def check_against_formula(
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("name", ON_CPU)
 class TestEveryStorageType:
+    @pytest.mark.rotating(parts=4)
     def test_plain(self, name, dtype):
         check_against_formula(available(name), CASE.but(dtype=dtype))
 

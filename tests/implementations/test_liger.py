@@ -94,6 +94,7 @@ def test_a_right_library_conforms(library, name, law):
     assert record.outcome in (Outcome.PASSED, Outcome.NOT_CLAIMED), record.message
 
 
+@pytest.mark.rotating(parts=4)
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_a_wrong_library_fails(library, monkeypatch, name):
     for function, result in vars(library).items():

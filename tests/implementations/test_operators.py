@@ -33,7 +33,7 @@ TRIALS = [
 ]
 
 
-@pytest.mark.rotating(parts=2)
+@pytest.mark.rotating(parts=5)
 @pytest.mark.parametrize(("name", "law"), TRIALS)
 def test_a_law_holds(name, law):
     subject = subject_of_operator(implementations.load_operator(name))
@@ -190,6 +190,7 @@ EXACT_TRIALS = [
 ]
 
 
+@pytest.mark.rotating(parts=4)
 @pytest.mark.parametrize(("name", "law"), EXACT_TRIALS)
 def test_an_operator_without_its_casts_conforms_in_float64(name, law):
     """The casts to float32 are all that separates them from the float64 bound."""

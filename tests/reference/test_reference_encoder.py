@@ -43,6 +43,7 @@ def peer():
     return HuggingFaceBert
 
 
+@pytest.mark.rotating(parts=4)
 @settings(max_examples=200)
 @given(case=DRAWN)
 def test_states_logits_and_pooled_vectors_equal_hugging_faces(peer, case):
@@ -116,6 +117,7 @@ def layer_of_torch(config: BertConfig, weights, *, norm_first: bool):
     return layer
 
 
+@pytest.mark.rotating(parts=4)
 @pytest.mark.parametrize("is_inference", [False, True])
 @settings(max_examples=200)
 @given(case=DRAWN, norm_first=st.booleans(), act=st.sampled_from(["gelu", "relu"]))

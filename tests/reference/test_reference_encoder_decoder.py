@@ -111,6 +111,7 @@ def are_near(case, mine, theirs, weights, inputs):
         assert bool(((mine[name] - each.value).abs() <= 2 * each.radius).all()), name
 
 
+@pytest.mark.rotating(parts=4)
 @settings(max_examples=200)
 @given(case=BART)
 def test_gradients_of_the_parameters_equal_barts(bart, case):
@@ -119,6 +120,7 @@ def test_gradients_of_the_parameters_equal_barts(bart, case):
     are_near(case, mine, theirs, weights, inputs)
 
 
+@pytest.mark.rotating(parts=4)
 @settings(max_examples=200)
 @given(case=ANY)
 def test_gradients_of_the_parameters_equal_those_of_the_transformer_of_torch(case):

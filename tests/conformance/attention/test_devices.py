@@ -90,7 +90,7 @@ def test_a_tensor_on_the_wrong_device_is_found():
 
 
 @pytest.mark.slow
-@pytest.mark.rotating(parts=5)
+@pytest.mark.rotating(parts=10)
 @pytest.mark.parametrize("clause", [each for each in all_clauses() if each.startswith("TEN-")])
 def test_eager_passes_the_laws_about_tensors(clause):
     outcomes = judge("EAGER", clause)

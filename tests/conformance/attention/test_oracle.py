@@ -106,6 +106,7 @@ def small_calls(draw):
     return call.but(query=call.query[:, :, :queries, :], attn_mask=mask)
 
 
+@pytest.mark.rotating(parts=4)
 @ORACLES
 @settings(max_examples=120, deadline=None)
 @given(call=small_calls(), alignment=st.sampled_from(CausalAlignment))
@@ -131,6 +132,7 @@ def widened(call):
     return Call(**{name: _as_wide(value) for name, value in vars(call).items()})
 
 
+@pytest.mark.rotating(parts=4)
 @settings(max_examples=25, deadline=None)
 @given(seed=st.integers(0, 10**6), by_formula=st.booleans())
 @example(seed=1236, by_formula=False)  # a weight of 1e-115

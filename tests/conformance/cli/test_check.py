@@ -170,6 +170,7 @@ def test_what_prints_does_not_import_torch(arguments, tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.rotating(parts=4)
 def test_a_worker_that_dies_is_reported_and_the_others_are_not_lost(tmp_path):
     (tmp_path / "dying.py").write_text(
         "import os\n"
@@ -191,6 +192,7 @@ def test_a_worker_that_dies_is_reported_and_the_others_are_not_lost(tmp_path):
     assert outcomes["queries-are-independent"] is Outcome.PASSED
 
 
+@pytest.mark.rotating(parts=4)
 def test_a_mistake_of_attnspec_has_an_exit_status_of_its_own(tmp_path):
     (tmp_path / "spoiling.py").write_text(
         "from torch.nn.functional import scaled_dot_product_attention\n"

@@ -247,6 +247,7 @@ def test_mutants_do_not_run_a_call_with_too_many_keys(
     assert likeness.similar_mutants(subject, among=[mutant]) == [mutant]
 
 
+@pytest.mark.rotating(parts=6)
 @pytest.mark.parametrize("answer", [EmptyRow.NAN, EmptyRow.MEAN])
 @pytest.mark.parametrize(
     ("mistake", "mutant"),
@@ -280,6 +281,7 @@ def test_a_mistake_of_one_type_looks_like_the_mutant_that_has_it_in_all():
     assert "float64" in record.passes_in
 
 
+@pytest.mark.rotating(parts=4)
 def test_a_function_whose_empty_rows_alone_are_wrong_looks_like_no_other_answer():
     def attention(query, key, value, attn_mask=None, is_causal=False, scale=None):
         inner = written("none").implementation.attention

@@ -42,6 +42,7 @@ CORRECT = {
 }
 
 
+@pytest.mark.rotating(parts=4)
 @pytest.mark.parametrize("name", LAWS)
 @pytest.mark.parametrize("which", CORRECT)
 def test_a_correct_bert_passes_and_the_pass_is_evidence(which, name):
@@ -49,6 +50,7 @@ def test_a_correct_bert_passes_and_the_pass_is_evidence(which, name):
     assert judged_count(law, CORRECT[which], law.pinned) == len(law.pinned)
 
 
+@pytest.mark.rotating(parts=4)
 @pytest.mark.parametrize("name", LAWS)
 @settings(max_examples=12)
 @given(data=st.data())

@@ -55,7 +55,7 @@ CORRECT = {
 }
 
 
-@pytest.mark.rotating(parts=3)
+@pytest.mark.rotating(parts=6)
 @pytest.mark.parametrize("name", LAWS)
 @pytest.mark.parametrize("which", CORRECT)
 def test_a_correct_one_passes_and_the_pass_is_evidence(which, name):
@@ -66,7 +66,7 @@ def test_a_correct_one_passes_and_the_pass_is_evidence(which, name):
     assert exact or count == len(law.pinned)
 
 
-@pytest.mark.rotating(parts=3)
+@pytest.mark.rotating(parts=6)
 @pytest.mark.parametrize("name", LAWS)
 @settings(max_examples=12)
 @given(data=st.data())
@@ -79,7 +79,7 @@ def test_correct_ones_pass_drawn_cases(name, data):
         law.check(subject, data.draw(law.explore(subject)))
 
 
-@pytest.mark.rotating(parts=3)
+@pytest.mark.rotating(parts=6)
 @pytest.mark.parametrize("name", LAWS)
 @pytest.mark.parametrize(
     "implementation",
@@ -97,6 +97,7 @@ def test_the_reference_and_libraries_pass(implementation, name):
             law.check(subject, case)
 
 
+@pytest.mark.rotating(parts=4)
 @pytest.mark.parametrize("name", MUTANTS)
 def test_each_mutant_is_killed_by_the_law_it_names(name):
     mutant = MUTANTS[name]

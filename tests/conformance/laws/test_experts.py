@@ -63,6 +63,7 @@ def test_a_correct_router_passes_and_the_pass_is_evidence(profile, name):
     assert judged_count(law, subject, cases) == len(cases)
 
 
+@pytest.mark.rotating(parts=4)
 @pytest.mark.parametrize("name", EXPERTS)
 @pytest.mark.parametrize(
     ("form", "packing"),

@@ -35,6 +35,7 @@ MUTANTS = {
 }
 
 
+@pytest.mark.rotating(parts=4)
 @pytest.mark.parametrize("name", LAWS)
 @pytest.mark.parametrize("packing", GatePacking)
 @pytest.mark.parametrize("form", GateForm)

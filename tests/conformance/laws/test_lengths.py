@@ -112,6 +112,7 @@ def test_a_part_of_a_call_keeps_its_lengths():
     torch.testing.assert_close(expect(part.call(call), profile).out, expected.out[[1, 3]])
 
 
+@pytest.mark.rotating(parts=4)
 @pytest.mark.parametrize("law", LAWS.values(), ids=LAWS)
 @pytest.mark.parametrize("implementation", SUBJECTS, ids=lambda each: each.name)
 def test_correct_attentions_pass(implementation, law):

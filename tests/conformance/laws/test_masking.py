@@ -119,6 +119,7 @@ def test_held_rows_reject_a_single_wrong_element(wrong: float) -> None:
             check_rows(call, out, expected.out, expected, rows, "wrong", or_nan=True)
 
 
+@pytest.mark.rotating(parts=4)
 @pytest.mark.parametrize("shape", MaskShape)
 def test_laws_that_draw_masks_accept_each_shape(shape: MaskShape) -> None:
     subject = Subject(UPPER_LEFT)

@@ -218,6 +218,7 @@ def test_each_law_kills_a_mutant(operator):
     assert {mutant.killed_by for mutant in MUTANTS[operator].values()} == set(LAWS[operator])
 
 
+@pytest.mark.rotating(parts=4)
 @pytest.mark.parametrize(
     ("operator", "name", "message"),
     [(operator, *cause) for operator, each in OPERATORS.items() for cause in each.causes],

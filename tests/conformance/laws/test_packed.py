@@ -100,6 +100,7 @@ def subject_of(implementation):
     return PackedSubject(implementation=implementation)
 
 
+@pytest.mark.rotating(parts=5)
 @pytest.mark.parametrize("name", LAWS)
 @pytest.mark.parametrize("subject", SUBJECTS)
 def test_a_correct_packed_attention_passes_and_the_pass_is_evidence(subject, name):
@@ -113,6 +114,7 @@ def test_a_correct_packed_attention_passes_and_the_pass_is_evidence(subject, nam
     assert said == (len(cases) if is_judged else 0)
 
 
+@pytest.mark.rotating(parts=5)
 @pytest.mark.parametrize("name", LAWS)
 @pytest.mark.parametrize("subject", ["plain", "empty rows nan", "batch invariant", "rounded parts"])
 @settings(max_examples=10)

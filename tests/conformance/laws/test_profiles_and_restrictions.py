@@ -31,7 +31,7 @@ from attnspec.spec import (
     MaskShape,
 )
 
-PARTS = 45
+PARTS = 90
 SLOTS = 4
 """Tests that share a part, so that several workers can run it at once."""
 LARGEST = 2**22

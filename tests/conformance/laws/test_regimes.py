@@ -125,6 +125,7 @@ def test_each_regime_has_values_that_are_of_it():
             assert any(map(condition, FIELDS[field].values)), regime
 
 
+@pytest.mark.rotating(parts=4)
 @pytest.mark.slow
 @pytest.mark.parametrize("backward", [False, True])
 def test_every_pair_that_is_claimed_is_drawn(everything, backward):
@@ -190,6 +191,7 @@ def test_a_whole_run_calls_every_pair_and_says_so(name, backward):
     assert len(hidden) < 0.01 * record.coverage["claimed"]
 
 
+@pytest.mark.rotating(parts=4)
 def test_the_stored_rows_are_nearly_the_whole_design():
     plans = [plan_of(rows_of_regimes.EVERYTHING, backward=each) for each in (False, True)]
     rows = [row for plan in plans for row in plan.combined]
@@ -231,12 +233,14 @@ def test_rows_are_stored_for_a_subject_that_claims_everything(rows, monkeypatch)
     assert stored_rows.__wrapped__() == rows
 
 
+@pytest.mark.rotating(parts=4)
 def test_values_inside_a_class_rotate_with_the_seed():
     subject = subject_of(Dense(), **CLAIMS["plain float32"])
     assert design(subject, 1).cases == design(subject, 1).cases
     assert design(subject, 1).cases != design(subject, 2).cases
 
 
+@pytest.mark.rotating(parts=4)
 @pytest.mark.slow
 def test_a_kernel_that_compiles_each_shape_is_called_with_few_shapes():
     subject = subject_of(Dense(), **CLAIMS["plain float32"], compiles_each_shape=True)

@@ -39,7 +39,7 @@ def matrix() -> KillMatrix:
     return KillMatrix.read(STORED)
 
 
-@pytest.mark.rotating(parts=4)
+@pytest.mark.rotating(parts=8)
 @pytest.mark.parametrize("id", MUTANTS)
 def test_the_named_law_kills_the_mutant_by_a_pinned_case(id):
     law, subject = LAWS[MUTANTS[id].killed_by], subject_of(MUTANTS[id])
@@ -96,6 +96,7 @@ def test_comments_and_docstrings_do_not_make_a_matrix_old(tmp_path, monkeypatch)
     assert digest_of("def f(x):\n    return -x\n") != plain
 
 
+@pytest.mark.rotating(parts=4)
 def test_a_changed_a_new_and_a_removed_file_make_a_matrix_old():
     current = source_digests()
     path = "laws/attention/definition.py"
@@ -117,6 +118,7 @@ class TestUpdate:
         missing = select_mutants(stored=source_digests(), tried=tried)
         assert [mutant.id for mutant in missing] == ["own-causal-strict"]
 
+    @pytest.mark.rotating(parts=4)
     @pytest.mark.parametrize(
         ("path", "inside", "outside"),
         [

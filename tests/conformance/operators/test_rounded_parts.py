@@ -110,6 +110,7 @@ def bounded(roundings, q, k, v):
     return expect_rows(call, profile, roundings=roundings)
 
 
+@pytest.mark.rotating(parts=4)
 @pytest.mark.parametrize("normalized", [True, False])
 @pytest.mark.parametrize("merging", Merging)
 @pytest.mark.parametrize("dtype", SIXTEEN)

@@ -98,6 +98,7 @@ def attention(query, key, value, attn_mask=None, is_causal=False):
 """
 
 
+@pytest.mark.rotating(parts=4)
 def test_a_target_that_hangs_or_exits_costs_one_experiment(tmp_path, capfd):
     path = tmp_path / "kernels_that_hang.py"
     path.write_text(HOSTILE)

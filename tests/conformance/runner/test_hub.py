@@ -212,6 +212,7 @@ class TestALocalBuild:
 
     ARGUMENTS = (TYPED, "--revision", COMMIT, "--allow-foreign-code")
 
+    @pytest.mark.rotating(parts=4)
     def test_it_conforms(self, tmp_path, monkeypatch):
         build_folder(tmp_path)
         done = check(tmp_path, monkeypatch, *self.ARGUMENTS, "--report", "report.jsonl")
@@ -219,6 +220,7 @@ class TestALocalBuild:
         assert f"{TARGET}: conforming in all of 1 laws" in done.stdout
         assert read_report(tmp_path / "report.jsonl").run.targets == (TARGET,)
 
+    @pytest.mark.rotating(parts=4)
     def test_a_wrong_one_does_not(self, tmp_path, monkeypatch):
         build_folder(tmp_path, KERNEL.replace("scale=scale)", "scale=scale) * 1.01"))
         done = check(tmp_path, monkeypatch, *self.ARGUMENTS)

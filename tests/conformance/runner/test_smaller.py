@@ -32,6 +32,7 @@ def record_of(attention, law=VALUE, **claims) -> Record:
     return run_in_process(Task(law=laws.load()[law], subject=loaded), Effort.SMOKE)
 
 
+@pytest.mark.rotating(parts=4)
 def test_the_smallest_call_is_reported_with_the_sizes_that_matter():
     def attention(query, key, value, scale=None):
         wrong = 1.01 if query.shape[-1] == 128 else 1.0

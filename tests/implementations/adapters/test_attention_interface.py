@@ -134,6 +134,7 @@ class TestWithMasksOfModels:
         )  # fmt: skip
         assert is_right(found)
 
+    @pytest.mark.rotating(parts=4)
     def test_without_an_offset_the_diagonal_is_elsewhere(self):
         def from_the_first_key(*, q_offset, **given):
             return mask_interface(q_offset=0, **given)
