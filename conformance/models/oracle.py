@@ -1,5 +1,6 @@
 """The oracle of a GPT-2, and the distance allowed to a model."""
 
+import functools
 import time
 from collections.abc import Callable
 from typing import Any
@@ -68,6 +69,16 @@ _enclosed = memoize(forward, kept=KEPT, where=is_small)
 """Cached: many models are compared with one forward pass, and its enclosure takes long."""
 
 
+def _timed_enclosure(*arguments: Any, **options: Any) -> Forward:
+    started = time.perf_counter()
+    try:
+        return _enclosed(*arguments, **options)
+    finally:
+        current = tally.current()
+        if current is not None:
+            current.add_seconds("bound", time.perf_counter() - started)
+
+
 class Allowed:
     """The distance allowed between a model and its oracle on one batch, for every output tensor.
 
@@ -82,17 +93,16 @@ class Allowed:
         input_ids: Int[torch.Tensor, "batch length"],
         **options: Any,
     ) -> None:
-        """Enclose the forward pass in the arithmetics of the model and of the oracle."""
-        started = time.perf_counter()
+        """Enclose the forward pass in the arithmetic of the model."""
         dtype = next(iter(weights.values())).dtype
         self.arithmetic, self.fine = Arithmetic.of(dtype), Arithmetic.of(torch.float64)
-        self.model = _enclosed(config, weights, input_ids, self.arithmetic, **options)
-        self.oracle = self.model
-        if dtype != torch.float64:
-            self.oracle = _enclosed(config, weights, input_ids, self.fine, **options)
-        current = tally.current()
-        if current is not None:
-            current.add_seconds("bound", time.perf_counter() - started)
+        self._enclose = functools.partial(_timed_enclosure, config, weights, input_ids, **options)
+        self.model = self._enclose(self.arithmetic)
+
+    @functools.cached_property
+    def oracle(self) -> Forward:
+        """The forward pass in the arithmetic of the oracle; two ways of calling need none."""
+        return self.model if self.arithmetic == self.fine else self._enclose(self.fine)
 
     def tolerance(self, pick: Callable[[Forward], Enclosure]) -> torch.Tensor:
         """Return the distance allowed for the tensor that `pick` takes from a forward pass."""

@@ -33,7 +33,7 @@ TRIALS = [
 ]
 
 
-@pytest.mark.rotating(parts=5)
+@pytest.mark.rotating(parts=12)
 @pytest.mark.parametrize(("name", "law"), TRIALS)
 def test_a_law_holds(name, law):
     subject = subject_of_operator(implementations.load_operator(name))
@@ -44,7 +44,7 @@ def test_a_law_holds(name, law):
     assert record.outcome is expected, record.message
 
 
-@pytest.mark.rotating
+@pytest.mark.rotating(parts=8)
 @pytest.mark.parametrize("name", COMPILED)
 def test_a_compiled_operator_conforms_and_its_compiled_code_runs(name):
     """Its variants are compiled once, which takes longer than all calls."""

@@ -56,7 +56,7 @@ def _quiet():
         yield
 
 
-@pytest.mark.rotating(parts=4)
+@pytest.mark.rotating(parts=5)
 @pytest.mark.parametrize("law", LAWS)
 @pytest.mark.parametrize("name", NAMES)
 def test_a_law_holds(name, law):
@@ -65,7 +65,7 @@ def test_a_law_holds(name, law):
     assert record.outcome is (Outcome.NOT_CLAIMED if is_silent else Outcome.PASSED), record.message
 
 
-@pytest.mark.rotating(parts=4)
+@pytest.mark.rotating(parts=5)
 @pytest.mark.parametrize("law", PAGED)
 @pytest.mark.parametrize("name", ["paged_eager", "paged_transformers", "paged_flex"])
 def test_a_law_of_pages_holds(name, law):

@@ -51,6 +51,7 @@ def alone(model: GPT2, prompt: list[int], stop_tokens: tuple[int, ...] = ()) -> 
     return list(generate(model, prompt, max_new_tokens=6, greedy=True, stop_tokens=stop_tokens))
 
 
+@pytest.mark.rotating(parts=6)
 @pytest.mark.parametrize("model", [MODEL, SCALED], ids=["plain", "scaled by layer"])
 @settings(max_examples=30, deadline=None)
 @given(prompts, st.sampled_from([1, 2, 3, 4, 16]), st.integers(0, 6))

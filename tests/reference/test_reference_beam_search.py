@@ -32,6 +32,7 @@ def models() -> tuple[GPT2, Any]:
     return build(GPT2Config(**SIZES), weights), theirs
 
 
+@pytest.mark.rotating(parts=2)
 @pytest.mark.parametrize("rule", EarlyStopping)
 @pytest.mark.parametrize("penalty", [0.0, 1.0, 2.0, -1.0])
 @pytest.mark.parametrize("stops", [(), (3,), (3, 11)])

@@ -160,10 +160,9 @@ def attention(
     dp = dp.nan_to_num(1.0).clamp(max=1.0).masked_fill(hidden, 0.0)
     gamma = arithmetic.gamma(2 * keys + 16)
     out = p @ value.value
-    far = value.value[..., None, :, :] - out[..., :, None, :]
-    moved = dp[..., None] * far.abs()
-    norm = (dp[..., None] * euclidean(far)).sum(-2) + (p + dp) @ value.slack
-    carried = moved.sum(-2) + (p + dp) @ value.radius
+    moved, moved_norm = _distances(dp, value.value, out)
+    norm = moved_norm + (p + dp) @ value.slack
+    carried = moved + (p + dp) @ value.radius
     fresh = gamma * ((p + dp) @ value.magnitude) + arithmetic.floor * (
         visible.double() @ value.magnitude
     )
@@ -172,6 +171,27 @@ def attention(
         weights=Enclosure(p, dp + gamma * (p + dp) + arithmetic.floor * visible),
         result=enclose(out, carried, norm, fresh),
     )
+
+
+CHUNK = 2**16
+"""Numbers of a chunk of differences, which stay in a core's cache while they are summed."""
+
+
+def _distances(
+    weights: Float64[torch.Tensor, "... queries keys"],
+    values: Float64[torch.Tensor, "... keys d_value"],
+    centres: Float64[torch.Tensor, "... queries d_value"],
+) -> tuple[Float64[torch.Tensor, "... queries d_value"], Float64[torch.Tensor, "... queries 1"]]:
+    """Return the weighted sums over keys of |v − o|, and of ‖v − o‖."""
+    size = max(1, CHUNK * weights.shape[-2] // max(1, weights.numel() * values.shape[-1]))
+    sums, norms = [], []
+    for w, o in zip(weights.split(size, -2), centres.split(size, -2), strict=True):
+        far = (values[..., None, :, :] - o[..., :, None, :]).abs_()
+        sums.append((w[..., None, :] @ far)[..., 0, :])
+        norms.append(
+            (w[..., None, :] @ torch.linalg.vector_norm(far, dim=-1, keepdim=True))[..., 0]
+        )
+    return torch.cat(sums, -2), torch.cat(norms, -2)
 
 
 @dataclass(frozen=True, kw_only=True)

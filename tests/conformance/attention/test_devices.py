@@ -90,7 +90,7 @@ def test_a_tensor_on_the_wrong_device_is_found():
 
 
 @pytest.mark.slow
-@pytest.mark.rotating(parts=10)
+@pytest.mark.rotating(parts=12)
 @pytest.mark.parametrize("clause", [each for each in all_clauses() if each.startswith("TEN-")])
 def test_eager_passes_the_laws_about_tensors(clause):
     outcomes = judge("EAGER", clause)
@@ -101,7 +101,7 @@ def test_eager_passes_the_laws_about_tensors(clause):
 
 
 @pytest.mark.slow
-@pytest.mark.rotating
+@pytest.mark.rotating(parts=8)
 @pytest.mark.parametrize("law", ["options-combine", "masks-broadcast", "a-sink-of-minus-infinity"])
 def test_the_laws_create_nothing_on_another_device(law):
     outcomes = judge("EAGER", f"{law}*")

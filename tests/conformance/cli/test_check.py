@@ -103,7 +103,7 @@ def test_a_mistake_is_named_by_its_clause_on_a_small_case(tmp_path, mistake, cla
     assert "expected" in done.stdout
 
 
-@pytest.mark.rotating(parts=3)
+@pytest.mark.rotating(parts=6)
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
@@ -153,6 +153,7 @@ def test_a_clause_can_be_read_and_everything_listed():
     assert "weights-sum-to-one" in listed
 
 
+@pytest.mark.rotating(parts=6)
 @pytest.mark.parametrize(
     "arguments",
     [("explain", "ATT-4"), ("check", "eager", "--laws", "ATT-2", "--effort", "smoke", "-n", "1")],
@@ -217,7 +218,7 @@ def test_a_mistake_of_attnspec_has_an_exit_status_of_its_own(tmp_path):
     assert records["queries-are-independent"].outcome is Outcome.PASSED
 
 
-@pytest.mark.rotating
+@pytest.mark.rotating(parts=8)
 @pytest.mark.parametrize(
     ("arguments", "verdict"),
     [

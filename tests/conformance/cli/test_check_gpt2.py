@@ -60,7 +60,7 @@ def outcomes(judged):
     return {task.law.name: run_in_process(task, Effort.SMOKE) for task in tasks([judged])}
 
 
-@pytest.mark.rotating(parts=3)
+@pytest.mark.rotating(parts=8)
 def test_three_mistakes_are_found_one_after_another(tmp_path):
     source = STUDENT.read_text()
     for number, (stage, wrong, mended) in enumerate(MENDED):
@@ -195,7 +195,7 @@ def test_features_of_a_model_may_be_said():
     assert judged.subject.dtypes == (torch.float32,)
 
 
-@pytest.mark.rotating(parts=2)
+@pytest.mark.rotating(parts=6)
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

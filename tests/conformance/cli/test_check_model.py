@@ -70,13 +70,13 @@ def check_mended(student, architecture, mended, steps, tmp_path, *options):
     assert steps[mended][2] in " ".join(result.output.split())
 
 
-@pytest.mark.rotating
+@pytest.mark.rotating(parts=8)
 @pytest.mark.parametrize("mended", range(len(MENDED) + 1))
 def test_three_mistakes_are_found_one_after_another(mended, tmp_path):
     check_mended(STUDENT, "bert", mended, MENDED, tmp_path)
 
 
-@pytest.mark.rotating
+@pytest.mark.rotating(parts=8)
 @pytest.mark.parametrize("mended", range(len(OF_TRANSFORMER) + 1))
 def test_three_mistakes_of_a_transformer_are_found_one_after_another(mended, tmp_path):
     student = tmp_path / "student_transformer.py"
@@ -90,7 +90,7 @@ def test_three_mistakes_of_a_transformer_are_found_one_after_another(mended, tmp
     check_mended(student, "encoder_decoder", mended, OF_TRANSFORMER, tmp_path)
 
 
-@pytest.mark.rotating(parts=3)
+@pytest.mark.rotating(parts=6)
 def test_an_encoder_decoder_is_judged_with_its_stages(tmp_path):
     base = "from attnspec.conformance.operators.encoder_decoder import mistakes, steps\n"
     wrong, right = tmp_path / "wrong.py", tmp_path / "right.py"
@@ -113,7 +113,7 @@ def test_an_unknown_architecture_is_refused():
     assert result.exit_code == 2
 
 
-@pytest.mark.rotating(parts=3)
+@pytest.mark.rotating(parts=6)
 def test_wrong_gradients_of_a_wrong_model_name_the_stage():
     """With several workers, `-x` stops at the law that fails first, whichever that is."""
     target = f"{EXAMPLES / 'student_transformer.py'}:build"

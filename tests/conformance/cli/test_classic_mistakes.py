@@ -152,7 +152,7 @@ MISTAKES = [
 """Operator, function, the profile that its user names, and the cause that the verdict names."""
 
 
-@pytest.mark.rotating(parts=7)
+@pytest.mark.rotating(parts=14)
 @pytest.mark.parametrize(("operator", "name", "profile", "cause"), MISTAKES)
 def test_a_classic_mistake_is_named_first(operator, name, profile, cause, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

@@ -48,7 +48,7 @@ def kernel(tmp_path):
     return ["kernel.py:attention", "--dtypes", "float32", "--effort", "smoke", "-n", "1"]
 
 
-@pytest.mark.rotating
+@pytest.mark.rotating(parts=8)
 @pytest.mark.parametrize("workers", ["1", "2"])
 def test_a_run_that_stops_early_has_all_its_pages_and_they_say_so(tmp_path, kernel, workers):
     (tmp_path / "summary.md").write_text("an earlier step\n")

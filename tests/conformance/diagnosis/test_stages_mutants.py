@@ -209,7 +209,7 @@ def test_the_table_has_every_mutant():
     assert not set(STAGES) & NO_STAGE
 
 
-@pytest.mark.rotating
+@pytest.mark.rotating(parts=8)
 @pytest.mark.parametrize("sees", [True, False], ids=["hidden states", "logits alone"])
 def test_the_stage_of_a_mutant_is_named(sees):
     expected = dict.fromkeys(NO_STAGE, "") | STAGES

@@ -77,7 +77,7 @@ def test_a_pattern_that_no_id_contains_is_rejected():
         select_mutants("poetry")
 
 
-@pytest.mark.rotating(parts=3)
+@pytest.mark.rotating(parts=6)
 def test_a_mutant_is_killed_by_the_law_that_it_names_and_survives_json():
     result = kills(planted()["own-tile-sum"])
     assert result.first

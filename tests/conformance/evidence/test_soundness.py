@@ -156,7 +156,7 @@ def total(usage):
     }
 
 
-@pytest.mark.rotating(parts=3)
+@pytest.mark.rotating(parts=6)
 def test_finished_seeds_are_stored_and_skipped(tmp_path, monkeypatch):
     path = tmp_path / "new" / "shares.jsonl"
     options = ["--seed", "3", "--cases", "3", "--longest", "12", "--workers", "1"]

@@ -25,7 +25,7 @@ def of_four_steps():
     return f"{source}\n\ndef gelu(x):\n    return F.gelu(x)\n"
 
 
-@pytest.mark.rotating
+@pytest.mark.rotating(parts=8)
 @pytest.mark.parametrize("block", [EMPTY, GELU, ENGLISH_TEXT], ids=["empty", "gelu", "english"])
 def test_the_page_shows_what_the_command_prints(tmp_path, block):
     source = "solution" if block == ENGLISH_TEXT else "gpt2"

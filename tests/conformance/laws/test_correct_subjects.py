@@ -324,7 +324,7 @@ def check_evidence(law, correct, cases):
     assert judged == 0 or least > 0
 
 
-@pytest.mark.rotating(parts=12)
+@pytest.mark.rotating(parts=24)
 @pytest.mark.parametrize(
     ("law", "correct"),
     [
@@ -342,7 +342,7 @@ def test_a_correct_subject_passes_and_the_pass_is_evidence(law, correct):
 
 
 @pytest.mark.slow
-@pytest.mark.rotating(parts=12)
+@pytest.mark.rotating(parts=24)
 @pytest.mark.parametrize(("law", "correct"), WIDE)
 def test_wide_cases_pass_and_the_pass_is_evidence(law, correct):
     wide = LAWS[law].wide

@@ -63,6 +63,7 @@ def test_correct_berts_pass_drawn_cases(name, data):
         law.check(subject, data.draw(law.explore(subject)))
 
 
+@pytest.mark.rotating(parts=2)
 @pytest.mark.parametrize("name", LAWS)
 def test_the_reference_passes(name):
     """Torch's functions judge it."""

@@ -55,7 +55,7 @@ CORRECT = {
 }
 
 
-@pytest.mark.rotating(parts=6)
+@pytest.mark.rotating(parts=12)
 @pytest.mark.parametrize("name", LAWS)
 @pytest.mark.parametrize("which", CORRECT)
 def test_a_correct_one_passes_and_the_pass_is_evidence(which, name):
@@ -66,7 +66,7 @@ def test_a_correct_one_passes_and_the_pass_is_evidence(which, name):
     assert exact or count == len(law.pinned)
 
 
-@pytest.mark.rotating(parts=6)
+@pytest.mark.rotating(parts=8)
 @pytest.mark.parametrize("name", LAWS)
 @settings(max_examples=12)
 @given(data=st.data())
@@ -79,7 +79,7 @@ def test_correct_ones_pass_drawn_cases(name, data):
         law.check(subject, data.draw(law.explore(subject)))
 
 
-@pytest.mark.rotating(parts=6)
+@pytest.mark.rotating(parts=10)
 @pytest.mark.parametrize("name", LAWS)
 @pytest.mark.parametrize(
     "implementation",

@@ -30,6 +30,7 @@ OF_MODELS = [
 INSIDE = LAWS["every-attention-call-inside-gpt2-is-within-its-bound"]
 
 
+@pytest.mark.rotating(parts=2)
 @pytest.mark.parametrize("name", OF_MODELS)
 def test_a_law_judges_cases_in_float32(name):
     float32 = (case for case in LAWS[name].pinned if case.dtype == torch.float32)

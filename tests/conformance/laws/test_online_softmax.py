@@ -57,6 +57,7 @@ def way(name: str) -> OnlineSoftmaxSubject:
     return OnlineSoftmaxSubject(implementation=declared)
 
 
+@pytest.mark.rotating(parts=2)
 @pytest.mark.parametrize("law", OF_ROWS)
 @pytest.mark.parametrize("name", WAYS)
 def test_each_way_passes_and_the_pass_is_evidence(name, law):

@@ -100,7 +100,7 @@ def subject_of(implementation):
     return PackedSubject(implementation=implementation)
 
 
-@pytest.mark.rotating(parts=5)
+@pytest.mark.rotating(parts=6)
 @pytest.mark.parametrize("name", LAWS)
 @pytest.mark.parametrize("subject", SUBJECTS)
 def test_a_correct_packed_attention_passes_and_the_pass_is_evidence(subject, name):

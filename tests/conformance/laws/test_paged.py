@@ -120,7 +120,7 @@ def subject_of(implementation):
     return PagedSubject(implementation=implementation)
 
 
-@pytest.mark.rotating(parts=5)
+@pytest.mark.rotating(parts=7)
 @pytest.mark.parametrize("name", LAWS)
 @pytest.mark.parametrize("subject", SUBJECTS)
 def test_a_correct_paged_attention_passes_and_the_pass_is_evidence(subject, name):
@@ -133,7 +133,7 @@ def test_a_correct_paged_attention_passes_and_the_pass_is_evidence(subject, name
     assert judged_count(law, judged, cases) == len(cases) > 0
 
 
-@pytest.mark.rotating(parts=5)
+@pytest.mark.rotating(parts=6)
 @pytest.mark.parametrize("name", LAWS)
 @pytest.mark.parametrize(
     "subject", ["plain", "splits", "rounded parts", "spreads nan", "without append"]

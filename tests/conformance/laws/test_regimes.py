@@ -125,7 +125,7 @@ def test_each_regime_has_values_that_are_of_it():
             assert any(map(condition, FIELDS[field].values)), regime
 
 
-@pytest.mark.rotating(parts=4)
+@pytest.mark.rotating(parts=6)
 @pytest.mark.slow
 @pytest.mark.parametrize("backward", [False, True])
 def test_every_pair_that_is_claimed_is_drawn(everything, backward):
@@ -164,7 +164,7 @@ def no_gradients(call, grad, profile, rows):
 
 
 @pytest.mark.slow
-@pytest.mark.rotating
+@pytest.mark.rotating(parts=8)
 @pytest.mark.parametrize(
     ("name", "backward"),
     [
@@ -317,6 +317,7 @@ def test_a_kernel_that_is_wrong_in_one_regime_fails_there_alone(everything, part
     assert not survived
 
 
+@pytest.mark.rotating(parts=6)
 @pytest.mark.slow
 def test_a_kernel_that_is_wrong_in_two_regimes_fails_there_alone(everything):
     dice = random.Random(20261122)

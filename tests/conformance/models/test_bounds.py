@@ -231,6 +231,16 @@ def test_attention_on_moved_operands_stays_inside(seed):
     assert (off.norm(dim=-1, keepdim=True) <= enclosed.result.slack).all()
 
 
+def test_attention_is_enclosed_in_chunks_of_queries_as_in_one(monkeypatch):
+    q, k, v = (box(number, 2, 3, 5, 4) for number in range(3))
+    visible = torch.ones(1, 1, 5, 5, dtype=torch.bool).tril()
+    whole = attention(q, k, v, visible, 0.7, EXACT).result
+    monkeypatch.setattr("attnspec.conformance.models.bounds.forward.CHUNK", 2 * 2 * 3 * 5 * 4)
+    in_chunks = attention(q, k, v, visible, 0.7, EXACT).result
+    for one, other in zip(vars(whole).values(), vars(in_chunks).values(), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-14, atol=0)
+
+
 def test_a_row_whose_spread_drowns_in_its_error_promises_nothing():
     x = Enclosure(torch.ones(1, 4, dtype=F64), torch.full((1, 4), 0.1, dtype=F64))
     one, zero = torch.ones(4), torch.zeros(4)

@@ -121,7 +121,7 @@ PAIRS = [
 ]
 
 
-@pytest.mark.rotating(parts=2)
+@pytest.mark.rotating(parts=3)
 @pytest.mark.parametrize(("operator", "regime"), CLASSES, ids=str)
 def test_a_mistake_in_one_class_is_found_by_the_pinned_cases(operator, regime):
     of = OPERATORS[operator]
@@ -130,7 +130,7 @@ def test_a_mistake_in_one_class_is_found_by_the_pinned_cases(operator, regime):
         judged_count(law, of.wrong_at(regime), law.pinned)
 
 
-@pytest.mark.rotating(parts=3)
+@pytest.mark.rotating(parts=4)
 @pytest.mark.parametrize(("operator", "first", "second"), PAIRS, ids=str)
 def test_a_mistake_where_two_classes_meet_is_found(operator, first, second):
     of = OPERATORS[operator]
@@ -204,7 +204,7 @@ APART = {
 """Pairs of classes that no call joins."""
 
 
-@pytest.mark.rotating(parts=3)
+@pytest.mark.rotating(parts=6)
 @pytest.mark.parametrize("operator", OPERATORS)
 def test_the_design_covers_every_pair_that_can_meet(operator):
     of = OPERATORS[operator]

@@ -51,7 +51,7 @@ def test_the_declaration_of_an_implementation_is_found(implementation, operator)
     assert type(found) is type(implementation)
 
 
-@pytest.mark.rotating(parts=2)
+@pytest.mark.rotating(parts=6)
 @pytest.mark.parametrize(
     "name",
     [

@@ -116,7 +116,7 @@ def test_a_failure_that_is_expected_of_no_law_is_named():
         parametrize_with_laws([attention], laws=["ATT-2"], expected_failures={"poetry": "?"})
 
 
-@pytest.mark.rotating(parts=3)
+@pytest.mark.rotating(parts=6)
 def test_a_package_registers_implementations_by_an_entry_point(tmp_path):
     """As pip leaves it: a module, and metadata that names it."""
     (tmp_path / "kernels_of_a_package.py").write_text(

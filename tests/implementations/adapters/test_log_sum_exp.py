@@ -25,7 +25,7 @@ def test_a_correct_kernel_passes_with_its_own_base(kernel, base):
     assert is_right(outcomes(from_log_sum_exp(kernel, base=base), "lse", laws=LAWS))
 
 
-@pytest.mark.rotating(parts=2)
+@pytest.mark.rotating(parts=6)
 @pytest.mark.parametrize(("kernel", "base"), [(natural, 2), (base_2, math.e)])
 def test_the_other_base_fails(kernel, base):
     assert is_wrong(outcomes(from_log_sum_exp(kernel, base=base), "lse", laws=LAWS))

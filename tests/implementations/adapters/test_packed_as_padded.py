@@ -71,7 +71,7 @@ def test_laws_of_padded_calls_judge_packed_and_paged_attention(name):
 
 
 @pytest.mark.slow
-@pytest.mark.rotating
+@pytest.mark.rotating(parts=8)
 @pytest.mark.parametrize("name", ["packed_eager", "paged_eager"])
 def test_every_law_of_a_call_that_can_be_expressed_holds(name):
     records = judged(as_padded(load_operator(name)), ())

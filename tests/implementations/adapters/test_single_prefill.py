@@ -80,7 +80,7 @@ def test_masks_of_each_batch_element_are_passed_on():
     torch.testing.assert_close(out, plain(query, key, value, visible=mask)[0])
 
 
-@pytest.mark.rotating(parts=3)
+@pytest.mark.rotating(parts=6)
 def test_a_kernel_with_a_natural_logarithm_fails():
     def natural(q, k, v, causal=False, sm_scale=None, return_lse=False):
         result = single_prefill_with_kv_cache(

@@ -79,7 +79,7 @@ class TestSlidingWindow:
         )
         assert is_right(found)
 
-    @pytest.mark.rotating(parts=3)
+    @pytest.mark.rotating(parts=6)
     def test_a_kernel_that_does_not_count_a_querys_own_key_fails(self):
         def earlier(*operands, is_causal=False, scale=None, sliding_window=None):
             if sliding_window is not None:
