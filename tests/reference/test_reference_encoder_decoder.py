@@ -75,7 +75,7 @@ def test_steps_equal_those_of_bart(bart, case, chunk):
     assert bool(((found[0] - found[1]).abs() <= 2 * enclosed.logits.radius).all())
 
 
-@pytest.mark.rotating(parts=8)
+@pytest.mark.rotating(parts=12)
 @pytest.mark.parametrize("is_inference", [False, True])
 @settings(max_examples=250)
 @given(case=ANY)
@@ -111,7 +111,7 @@ def are_near(case, mine, theirs, weights, inputs):
         assert bool(((mine[name] - each.value).abs() <= 2 * each.radius).all()), name
 
 
-@pytest.mark.rotating(parts=6)
+@pytest.mark.rotating(parts=12)
 @settings(max_examples=200)
 @given(case=BART)
 def test_gradients_of_the_parameters_equal_barts(bart, case):
@@ -120,7 +120,7 @@ def test_gradients_of_the_parameters_equal_barts(bart, case):
     are_near(case, mine, theirs, weights, inputs)
 
 
-@pytest.mark.rotating(parts=6)
+@pytest.mark.rotating(parts=12)
 @settings(max_examples=200)
 @given(case=ANY)
 def test_gradients_of_the_parameters_equal_those_of_the_transformer_of_torch(case):

@@ -70,13 +70,13 @@ def check_mended(student, architecture, mended, steps, tmp_path, *options):
     assert steps[mended][2] in " ".join(result.output.split())
 
 
-@pytest.mark.rotating(parts=8)
+@pytest.mark.rotating(parts=16)
 @pytest.mark.parametrize("mended", range(len(MENDED) + 1))
 def test_three_mistakes_are_found_one_after_another(mended, tmp_path):
     check_mended(STUDENT, "bert", mended, MENDED, tmp_path)
 
 
-@pytest.mark.rotating(parts=8)
+@pytest.mark.rotating(parts=16)
 @pytest.mark.parametrize("mended", range(len(OF_TRANSFORMER) + 1))
 def test_three_mistakes_of_a_transformer_are_found_one_after_another(mended, tmp_path):
     student = tmp_path / "student_transformer.py"

@@ -229,7 +229,7 @@ def test_a_mistake_in_nanogpt_is_named_by_its_stage(nanogpt, stage):
     assert f"the first stage that diverges is block 0, {stage} (in a model of n_layer=1" in cause
 
 
-@pytest.mark.rotating(parts=6)
+@pytest.mark.rotating(parts=12)
 @pytest.mark.parametrize("nanogpt", [""], indirect=True)
 def test_fields_that_nanogpt_ignores_are_one_cause_with_the_lines_that_refuse_them(nanogpt):
     source = nanogpt.read_text()

@@ -123,7 +123,7 @@ LEAST_MET = {2: 0.99, 3: 0.97, 4: 0.93, 5: 0.85}
 """Shares of the kernels that a run meets, by the number of sizes, somewhat below those measured."""
 
 
-@pytest.mark.rotating(parts=6)
+@pytest.mark.rotating(parts=12)
 @pytest.mark.parametrize("seed", [0, 1])
 def test_a_run_meets_nearly_all_kernels_that_are_wrong_at_a_few_sizes_together(seed):
     cases = cases_of_a_run(seed)

@@ -125,7 +125,7 @@ def test_each_regime_has_values_that_are_of_it():
             assert any(map(condition, FIELDS[field].values)), regime
 
 
-@pytest.mark.rotating(parts=6)
+@pytest.mark.rotating(parts=12)
 @pytest.mark.slow
 @pytest.mark.parametrize("backward", [False, True])
 def test_every_pair_that_is_claimed_is_drawn(everything, backward):
@@ -164,7 +164,7 @@ def no_gradients(call, grad, profile, rows):
 
 
 @pytest.mark.slow
-@pytest.mark.rotating(parts=8)
+@pytest.mark.rotating(parts=16)
 @pytest.mark.parametrize(
     ("name", "backward"),
     [

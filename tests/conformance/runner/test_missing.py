@@ -41,7 +41,7 @@ WAYS = {
 }
 
 
-@pytest.mark.rotating(parts=8)
+@pytest.mark.rotating(parts=24)
 @pytest.mark.parametrize("way", WAYS)
 def test_whatever_is_missing_no_law_is_errored(way, tmp_path):
     settings, targets, laws, reason = WAYS[way]

@@ -93,7 +93,7 @@ def test_the_report_is_complete_whatever_happens(run):
     assert len(done.stdout) + len(done.stderr) < 500_000, "megabytes were passed on"
 
 
-@pytest.mark.rotating(parts=7)
+@pytest.mark.rotating(parts=21)
 @pytest.mark.parametrize("name", list(EXPECTED))
 def test_what_happened_is_told_with_its_case(records, name):
     broken, outcome, told = EXPECTED[name]
