@@ -87,7 +87,7 @@ def types(session: nox.Session) -> None:
 def docs(session: nox.Session) -> None:
     """Build the pages, run their examples, and look at them in a browser; see docs/_build/html."""
     install(session, "-e", ".[gpt2]", *group("docs"))
-    options = ["-W", "-n", "--keep-going", "-d", str(BUILT / "doctrees"), *session.posargs]
+    options = ["-W", "-n", "--keep-going", "-d", str(BUILT / "doctrees")]
     # Warnings about a page are given when it is read, so every page is read every time.
     session.run("sphinx-build", "-E", "-q", "-b", "html", *options, str(DOCS), str(BUILT / "html"))
     session.run("sphinx-build", "-b", "doctest", *options, str(DOCS), str(BUILT / "doctest"))
