@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import pytest
+
 PROGRAM = """
 from jaxtyping import install_import_hook
 
@@ -51,6 +53,7 @@ except Exception as error:
 """
 
 
+@pytest.mark.rotating(parts=4)
 def test_annotations_hold_while_the_reference_runs() -> None:
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=False, timeout=300

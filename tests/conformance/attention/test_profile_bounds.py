@@ -108,6 +108,7 @@ def shares(name, seed, dtype):
     return used
 
 
+@pytest.mark.rotating(parts=4)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("name", VARIANTS)
 def test_correct_attentions_of_another_profile_stay_within_the_bound(name, dtype):

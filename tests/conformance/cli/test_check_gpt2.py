@@ -212,6 +212,7 @@ def test_the_command_names_what_it_cannot_check(arguments, message):
     assert message in result.output
 
 
+@pytest.mark.rotating(parts=4)
 def test_a_function_of_one_argument_is_refused_in_words_about_gpt2(tmp_path):
     path = tmp_path / "models_of_one_argument.py"
     path.write_text("def build(config):\n    return None\n")

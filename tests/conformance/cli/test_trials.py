@@ -116,6 +116,7 @@ def test_float64_computed_in_float32_is_not_claimed_and_the_rest_conforms(tmp_pa
     assert "conforming in all of" in verdict
 
 
+@pytest.mark.rotating(parts=4)
 def test_a_bug_in_16_bits_alone_is_named_with_its_types(tmp_path):
     wrong = in_float32(TEXTBOOK).replace(
         "    return torch.softmax",
@@ -151,6 +152,7 @@ def test_an_attention_that_is_always_causal_is_named_with_what_to_do(tmp_path):
     assert "NOT conforming" in verdict
 
 
+@pytest.mark.rotating(parts=4)
 def test_heads_that_are_interleaved_and_a_mean_over_all_keys_are_profiles(tmp_path):
     grouped = TEXTBOOK.replace("scale=None):", "scale=None, enable_gqa=False):").replace(
         "    scale = 1",
@@ -218,6 +220,7 @@ def test_nanogpt_conforms_and_as_it_is_the_message_says_what_to_return(nanogpt):
     assert "return the logits alone, of shape (1, 3, vocab_size)" in advice
 
 
+@pytest.mark.rotating(parts=4)
 @pytest.mark.parametrize(
     ("nanogpt", "stage"),
     [("mask", "attention: mask"), ("epsilon", "first LayerNorm")],
@@ -244,6 +247,7 @@ def test_fields_that_nanogpt_ignores_are_one_cause_with_the_lines_that_refuse_th
     assert line in {each.strip() for each in lines}
 
 
+@pytest.mark.rotating(parts=4)
 @pytest.mark.parametrize("nanogpt", ["own_key_hidden"], indirect=True)
 def test_logits_of_nan_are_no_dropout(nanogpt):
     verdict, cause, *_ = printed(f"{nanogpt}:build", MODEL_LAWS)

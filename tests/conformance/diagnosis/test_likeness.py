@@ -124,6 +124,7 @@ def test_more_than_a_few_are_not_named():
     assert likely_mutants(subject, among=copies) == []
 
 
+@pytest.mark.rotating(parts=4)
 @pytest.mark.parametrize("name", ["own-tile-sum", "own-mask-polarity", "own-group-modulo"])
 def test_a_mutant_looks_like_itself_and_without_its_entry_like_nothing(name):
     mutant = planted()[name]
@@ -146,6 +147,7 @@ def test_a_subject_that_raises_or_returns_no_tensor_is_not_compared():
         assert likely_mutants(subject) == []
 
 
+@pytest.mark.rotating(parts=4)
 def test_a_named_mutant_is_tried_first_and_the_search_ends():
     subject = written("own")
     law = registered()["weights-sum-to-one"]
@@ -188,6 +190,7 @@ def test_a_law_about_special_calls_is_explained_by_what_ordinary_calls_show():
     assert with_diagnosis(record, subject, law).looks_like == ("own-causal-strict",)
 
 
+@pytest.mark.rotating(parts=4)
 def test_a_mistake_that_ordinary_calls_do_not_show_is_not_explained_by_them():
     law = registered()["unreadable-nan-and-infinity-follow-the-profile"]
     # right but for NaN, in a function that declares otherwise
@@ -197,6 +200,7 @@ def test_a_mistake_that_ordinary_calls_do_not_show_is_not_explained_by_them():
     assert with_diagnosis(record, subject, law).looks_like == ()
 
 
+@pytest.mark.rotating(parts=4)
 def test_a_mutant_that_keeps_a_law_does_not_explain_it():
     law = registered()["unreadable-nan-and-infinity-follow-the-profile"]
     subject = Subject(replace(dense("leaky", Dense()), profile=Profile()))
@@ -292,6 +296,7 @@ def test_a_function_whose_empty_rows_alone_are_wrong_looks_like_no_other_answer(
     assert "own-empty-row-mean" not in failed(Subject(declare("nan", attention))).looks_like
 
 
+@pytest.mark.rotating(parts=4)
 def test_a_mistake_of_another_size_looks_like_nothing():
     def attention(query, key, value, attn_mask=None, is_causal=False, scale=None):
         # like a scale of 1/d_head, but for a small part
@@ -330,6 +335,7 @@ def test_small_wrong_elements_are_enough_for_a_diagnosis():
     assert likely_mutants(subject) == [mutant]
 
 
+@pytest.mark.rotating(parts=4)
 @pytest.mark.parametrize("name", ["own-scale-ignored", "STR-06"])
 def test_cached_outputs_do_not_change_the_diagnosis(name):
     subject, cache = Subject(planted()[name].subject), OutputCache()

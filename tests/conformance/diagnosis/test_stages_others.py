@@ -253,6 +253,7 @@ MISTAKES = {
 """The stage of each mistake."""
 
 
+@pytest.mark.rotating(parts=4)
 @pytest.mark.parametrize("sees", [True, False], ids=["hidden states", "logits alone"])
 def test_the_stage_is_named(sees):
     expected = dict(MISTAKES)
@@ -269,6 +270,7 @@ def test_the_stage_is_named(sees):
     assert len(wrong) <= 0.05 * len(expected), wrong
 
 
+@pytest.mark.rotating(parts=4)
 def test_they_look_like_no_mutant_but_one_with_the_same_mistake():
     matches = {
         model.__name__: [match.id for match in likely_model_mutants(implementation("other", model))]

@@ -96,6 +96,7 @@ def test_a_law_kills_a_mutant_and_passes_a_correct_implementation():
     assert first_kill(planted()["own-tile-sum"], laws, Effort.SMOKE)["first"] == laws[0].name
 
 
+@pytest.mark.rotating(parts=4)
 @pytest.mark.parametrize("mutant", EQUIVALENT, ids=lambda mutant: mutant.id)
 def test_an_equivalent_mutant_breaks_no_law_that_a_mistake_would_break(mutant):
     assert mutant.proof

@@ -72,6 +72,7 @@ def test_after_a_few_hangs_the_limit_shrinks_and_never_vanishes():
     assert runner._limit("another") == 300
 
 
+@pytest.mark.rotating(parts=4)
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_a_law_is_tried_with_every_start_method(method):
     planned = PlannedSubject(target="sdpa", name="sdpa", claims=TypedClaims(), device="cpu")

@@ -73,6 +73,7 @@ def test_a_correct_additive_attention_passes_and_the_pass_is_evidence(which, nam
     assert judged_count(law, subject, law.pinned) == len(law.pinned)
 
 
+@pytest.mark.rotating(parts=4)
 @pytest.mark.parametrize("name", LAWS)
 @settings(max_examples=25)
 @given(data=st.data())

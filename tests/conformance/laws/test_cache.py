@@ -98,6 +98,7 @@ def test_the_machine_shrinks_to_the_steps_that_matter(
     assert not capsys.readouterr().out
 
 
+@pytest.mark.rotating(parts=4)
 @pytest.mark.slow
 def test_exploration_alone_finds_stale_state() -> None:
     for name in ("own-prefix-packed-once", "own-halves-unweighted"):

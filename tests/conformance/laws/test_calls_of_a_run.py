@@ -132,6 +132,7 @@ def test_a_run_meets_nearly_all_kernels_that_are_wrong_at_a_few_sizes_together(s
     assert all(shares[count] >= least for count, least in LEAST_MET.items()), shares
 
 
+@pytest.mark.rotating(parts=4)
 def test_a_part_of_the_calls_meets_fewer():
     cases = cases_of_a_run(0)
     assert share_met(cases[::8], 4) < share_met(cases, 4) - 0.1

@@ -72,6 +72,7 @@ def test_the_reference_passes(name):
     judged_count(LAWS[name], subject, LAWS[name].pinned)
 
 
+@pytest.mark.rotating(parts=4)
 @pytest.mark.parametrize("name", MUTANTS)
 def test_each_mutant_is_killed_by_the_law_it_names(name):
     mutant = MUTANTS[name]

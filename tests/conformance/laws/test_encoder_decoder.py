@@ -163,6 +163,7 @@ def test_a_case_is_fitted_to_the_positions_that_are_claimed():
     assert not CORRECT["steps"].fit(CASE).learned
 
 
+@pytest.mark.rotating(parts=4)
 @pytest.mark.parametrize("options", [{}, {"learned": True}, {"norm_first": True}])
 def test_a_bound_of_six_blocks_in_float32_is_far_below_the_logits(options):
     subject = CORRECT["steps"]

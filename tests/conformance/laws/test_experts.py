@@ -81,6 +81,7 @@ def test_correct_experts_pass_and_the_pass_is_evidence(form, packing, name):
     assert judged_count(law, subject, cases) == len(cases)
 
 
+@pytest.mark.rotating(parts=4)
 @pytest.mark.parametrize("name", LAWS)
 @settings(max_examples=20)
 @given(data=st.data())

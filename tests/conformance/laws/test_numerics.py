@@ -90,6 +90,7 @@ def test_elements_are_spread_without_touching_memory_between() -> None:
         assert far.stride(axis) * (tensor.shape[axis] - 1) >= FAR
 
 
+@pytest.mark.rotating(parts=4)
 def test_a_call_that_does_not_fit_is_refused_with_what_it_needs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -95,6 +95,7 @@ def test_a_merge_by_differences_passes(law):
     assert judged_count(LAWS[law], subject, LAWS[law].pinned) == len(LAWS[law].pinned)
 
 
+@pytest.mark.rotating(parts=4)
 @pytest.mark.parametrize("law", LAWS)
 @settings(max_examples=20)
 @given(data=st.data())
@@ -123,6 +124,7 @@ def test_the_reference_passes(law):
     judged_count(law, subject, [case for case in law.pinned if subject.refuses(case) is None])
 
 
+@pytest.mark.rotating(parts=4)
 @pytest.mark.parametrize("name", MUTANTS)
 def test_each_mutant_is_killed_by_the_law_it_names(name):
     mutant = MUTANTS[name]

@@ -174,6 +174,7 @@ def subject_of(operator, function, profile):
     return subject_of_operator(declaration(name="it", function=function, profile=profile))
 
 
+@pytest.mark.rotating(parts=4)
 @pytest.mark.parametrize(
     ("operator", "name", "which"),
     [(*each, which) for each in EACH_LAW for which in OPERATORS[each[0]].correct],

@@ -146,6 +146,7 @@ def test_correct_paged_attentions_pass_drawn_cases(subject, name):
     assert record.outcome is Outcome.PASSED, record.message
 
 
+@pytest.mark.rotating(parts=4)
 @pytest.mark.parametrize("name", LAWS)
 def test_the_reference_passes(name):
     """Scalar loops judge it."""
@@ -157,6 +158,7 @@ def test_the_reference_passes(name):
     )
 
 
+@pytest.mark.rotating(parts=4)
 @pytest.mark.parametrize("name", MUTANTS)
 def test_each_mutant_is_killed_by_the_law_it_names(name):
     mutant = MUTANTS[name]

@@ -52,6 +52,7 @@ def subject_of(profile):
     return RotarySubject(implementation=correct("it", profile, base))
 
 
+@pytest.mark.rotating(parts=4)
 @pytest.mark.parametrize("name", LAWS)
 @pytest.mark.parametrize("profile", PROFILES, ids=str)
 def test_a_correct_rotary_passes_and_the_pass_is_evidence(profile, name):
@@ -61,6 +62,7 @@ def test_a_correct_rotary_passes_and_the_pass_is_evidence(profile, name):
     assert judged_count(law, subject, cases) == len(cases)
 
 
+@pytest.mark.rotating(parts=4)
 @pytest.mark.parametrize("name", LAWS)
 @settings(max_examples=25)
 @given(data=st.data())
@@ -145,6 +147,7 @@ def test_a_failure_leads_with_the_cause(name):
     assert str(caught.value).startswith(CAUSES[name])
 
 
+@pytest.mark.rotating(parts=4)
 @pytest.mark.parametrize(
     "name",
     ["own-rotary-sign", "own-rotary-positions-ignored", "own-rotary-other-pairing"],

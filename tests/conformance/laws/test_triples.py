@@ -74,6 +74,7 @@ def met_in(runs, backward):
     return [classes_of(case) for case in cases]
 
 
+@pytest.mark.rotating(parts=4)
 @pytest.mark.parametrize("backward", [False, True])
 @pytest.mark.parametrize(("runs", "work"), [(1, triples.WORK), (triples.RUNS, triples.LARGE_WORK)])
 def test_every_three_affordable_classes_meet(runs, work, backward):
@@ -128,6 +129,7 @@ def test_rare_classes_are_met(backward):
     assert any(case.d_head <= 16 and case.keys > 8192 for case in cases)
 
 
+@pytest.mark.rotating(parts=4)
 @pytest.mark.parametrize("seed", range(3))
 def test_each_call_is_affordable_and_the_sizes_rotate(seed):
     subject = subject_of(features=frozenset(Feature))
@@ -142,6 +144,7 @@ def test_each_call_is_affordable_and_the_sizes_rotate(seed):
     assert {length % 64 for length in lengths} >= {0, 1, 63}
 
 
+@pytest.mark.rotating(parts=4)
 def test_claims_choose_the_calls():
     plain = cases_of(subject_of(features=frozenset(), dtypes=(torch.float64,)))
     assert plain

@@ -149,6 +149,7 @@ class CopiedParameters(CompactGPT2):
             self.parameters = self.given
 
 
+@pytest.mark.rotating(parts=4)
 def test_a_mistake_of_wide_models_alone_is_found():
     law = LAWS["a-change-of-the-parameters-changes-the-next-logits"]
     model = implementation("it", CopiedParameters)

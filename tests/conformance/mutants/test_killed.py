@@ -138,6 +138,7 @@ class TestUpdate:
         assert inside in ids
         assert outside not in ids
 
+    @pytest.mark.rotating(parts=4)
     def test_an_id_that_stands_in_no_file_depends_on_all(self):
         stored = source_digests() | {"mutants/masking/causal.py": "other"}
         ids = {mutant.id for mutant in select_mutants(stored=stored)}

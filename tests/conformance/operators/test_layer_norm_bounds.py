@@ -76,6 +76,7 @@ def used(function, profile, case: LayerNormCase) -> dict[str, float]:
     return shares
 
 
+@pytest.mark.rotating(parts=4)
 @pytest.mark.parametrize("rows", Rows)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("which", CORRECT)

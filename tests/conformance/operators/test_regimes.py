@@ -36,6 +36,7 @@ def subject_of(operator, function):
     return subject_of_operator(DECLARATIONS[operator](name="it", function=function))
 
 
+@pytest.mark.rotating(parts=4)
 @pytest.mark.parametrize("operator", LAWS)
 @pytest.mark.parametrize(
     "regime", [each for each in CLASSES if each != ("rows", "none")], ids=" ".join

@@ -205,6 +205,7 @@ def hangs_with_softcap(*arguments, softcap=None, **options):
 """
 
 
+@pytest.mark.rotating(parts=4)
 def test_the_command_prints_findings_and_a_declaration_that_conforms(tmp_path):
     path, written = tmp_path / "varlen.py", tmp_path / "declared.py"
     path.write_text("from attnspec.implementations.packed_eager import packed as varlen\n")

@@ -237,6 +237,7 @@ class AnySoftcap(Dense):
         return softcap * torch.tanh(scores / softcap)
 
 
+@pytest.mark.rotating(parts=4)
 @pytest.mark.parametrize(
     ("kind", "question", "answer", "deviates"),
     [

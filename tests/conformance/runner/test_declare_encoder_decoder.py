@@ -73,6 +73,7 @@ def test_a_function_that_raises_has_the_default_claim():
     assert declare_operator("it", build, CLAIMS).features == {"sinusoidal"}
 
 
+@pytest.mark.rotating(parts=4)
 @pytest.mark.parametrize("positions", PaddedPositions)
 def test_positions_behind_padding_are_found(positions):
     profile = EncoderDecoderProfile(positions=positions)

@@ -32,6 +32,7 @@ from attnspec.spec.profiles import Float64Precision
 from attnspec.spec.rms_norm import Gain, RMSNormProfile, RoundingToStorage
 
 
+@pytest.mark.rotating(parts=4)
 @pytest.mark.parametrize("packing", GatePacking)
 @pytest.mark.parametrize("form", GateForm)
 def test_calls_find_form_and_packing(form, packing):

@@ -227,6 +227,7 @@ class TestALocalBuild:
         assert done.returncode == 1, done.stdout + done.stderr
         assert "from kernels import get_kernel; attention = get_kernel(" in done.stdout
 
+    @pytest.mark.rotating(parts=4)
     def test_one_that_is_not_there(self, tmp_path, monkeypatch):
         build_folder(tmp_path)
         monkeypatch.setenv("HF_HUB_OFFLINE", "1")

@@ -113,6 +113,7 @@ def attention(query, key, value, scale=None):
 """
 
 
+@pytest.mark.rotating(parts=4)
 @pytest.mark.parametrize(
     ("action", "ending"),
     [

@@ -57,6 +57,7 @@ def finite_masks(case):
     return None
 
 
+@pytest.mark.rotating(parts=4)
 def test_a_kernel_that_exchanges_query_and_key_fails():
     def swapped(query, key, value, *, score_mod, block_mask, scale, enable_gqa):
         return by_pairs(

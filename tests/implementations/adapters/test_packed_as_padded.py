@@ -54,6 +54,7 @@ def broken(records):
     return {law: each.message for law, each in records.items() if each.outcome not in CONFORMING}
 
 
+@pytest.mark.rotating(parts=4)
 @pytest.mark.parametrize("name", ["packed_eager", "packed_nested", "paged_eager"])
 def test_laws_of_padded_calls_judge_packed_and_paged_attention(name):
     # now and then torch 2.13's gradients of nested tensors are NaN
@@ -79,6 +80,7 @@ def test_every_law_of_a_call_that_can_be_expressed_holds(name):
     assert sum(each.outcome is Outcome.PASSED for each in records.values()) >= 100
 
 
+@pytest.mark.rotating(parts=4)
 def test_a_kernel_that_reads_other_sequences_fails_as_a_padded_one():
     declared = load_operator("packed_eager")
 

@@ -100,6 +100,7 @@ def test_a_correct_varlen_function_passes_every_law_of_packed_sequences():
     assert is_right(outcomes(adapted, *OPTIONS), least=15)
 
 
+@pytest.mark.rotating(parts=4)
 @pytest.mark.parametrize("function", [flash_attn_varlen_func, flash_attn_varlen_func_of_vllm])
 def test_a_correct_varlen_function_with_a_table_passes_every_law_of_pages(function):
     adapted = paged_from_flash_attn_varlen_func(function)
@@ -112,6 +113,7 @@ def test_sinks_have_another_name_in_a_fork():
     assert is_right(found, least=1)
 
 
+@pytest.mark.rotating(parts=4)
 @pytest.mark.parametrize("num_splits", [None, 1, 3])
 def test_a_cache_function_passes_every_law_of_pages_with_any_number_of_splits(num_splits):
     adapted = paged_from_flash_attn_with_kvcache(flash_attn_with_kvcache, num_splits=num_splits)
@@ -147,6 +149,7 @@ def test_a_cache_function_that_appends_to_the_wrong_slot_fails():
     assert is_wrong(outcomes(adapted, "causal", "gqa", "append"))
 
 
+@pytest.mark.rotating(parts=4)
 def test_a_cache_function_that_ignores_the_number_of_parts_at_the_end_fails():
     def last_part_twice(q, k_cache, v_cache, cache_seqlens=None, block_table=None,
                         softmax_scale=None, causal=False, num_splits=0):  # fmt: skip

@@ -132,6 +132,7 @@ def test_what_biases_cannot_say_is_refused():
             adapted(x, x, x, one, one, 1, 1, window_size=window)
 
 
+@pytest.mark.rotating(parts=4)
 def test_functions_of_vllm_pass_the_laws_of_pages():
     adapted = paged_from_unified_attention(unified_attention)
     features = ("causal", "window", "gqa", "softcap", "sinks", "alibi")
