@@ -122,7 +122,7 @@ def test_the_ci_runs_the_commands_of_the_readme():
     runs = [line.strip() for line in ci.splitlines() if "nox -s" in line and "conformance" in line]
     assert runs[0].endswith("--install-only")
     assert re.fullmatch(r"python -m nox -s docs conformance .* -- --effort smoke", runs[1])
-    assert runs[2].startswith('python -m nox -s conformance -- "${full[')
+    assert 'python -m nox -s conformance -- "${full[' in runs[2]
 
 
 def test_the_ci_tries_known_libraries():
