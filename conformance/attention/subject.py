@@ -205,7 +205,7 @@ class Subject:
         except Exception as error:
             raise Raised(f"{type(error).__name__}: {error}") from error
         finally:
-            self._spent("implementation", started)
+            tally.spent("implementation", started)
 
     def call(self, call: Call) -> Float[torch.Tensor, "batch heads queries d_value"]:
         """Call the implementation and return its output, checked for type, shape and dtype.
@@ -306,7 +306,7 @@ class Subject:
         except Exception as error:
             raise Raised(f"{type(error).__name__}: {error}") from error
         finally:
-            self._spent("implementation", started)
+            tally.spent("implementation", started)
         return dict(zip(wrt, gradients, strict=True))
 
     def expect_gradients(
@@ -317,7 +317,7 @@ class Subject:
         try:
             return self.oracle_gradients(call, grad_out, self.implementation.profile, **options)
         finally:
-            self._spent("oracle", started)
+            tally.spent("oracle", started)
 
     def expect(self, call: Call, **options: Any) -> Expected:
         """Return the oracle's result of a call, with its bound."""
@@ -325,7 +325,7 @@ class Subject:
         try:
             return self.oracle(call, self.implementation.profile, **options)
         finally:
-            self._spent("oracle", started)
+            tally.spent("oracle", started)
 
     def judge(self, call: Call, out: torch.Tensor, message: str) -> Expected:
         """Check an output against the oracle, each element within its own bound.
@@ -336,11 +336,6 @@ class Subject:
         expected = self.expect(call)
         check_oracle(call, out, expected, message)
         return expected
-
-    def _spent(self, part: str, started: float) -> None:
-        current = tally.current()
-        if current is not None:
-            current.add_seconds(part, time.perf_counter() - started)
 
 
 def checked_output(out: Any, call: Call) -> torch.Tensor:

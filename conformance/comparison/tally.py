@@ -2,6 +2,7 @@
 
 import contextvars
 import math
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -72,6 +73,13 @@ def counting(tally: Tally) -> Iterator[Tally]:
 def current() -> Tally | None:
     """Return the tally of the current run, or None outside a run."""
     return _CURRENT.get()
+
+
+def spent(part: str, started: float) -> None:
+    """Add the time since a start, of `time.perf_counter`, to a part of the current run, if any."""
+    tally = current()
+    if tally is not None:
+        tally.add_seconds(part, time.perf_counter() - started)
 
 
 LONGEST = "longest call: "

@@ -74,9 +74,7 @@ def _timed_enclosure(*arguments: Any, **options: Any) -> Forward:
     try:
         return _enclosed(*arguments, **options)
     finally:
-        current = tally.current()
-        if current is not None:
-            current.add_seconds("bound", time.perf_counter() - started)
+        tally.spent("bound", started)
 
 
 class Allowed:

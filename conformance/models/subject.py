@@ -96,9 +96,7 @@ def _timed(part: str, function: Callable[..., Any], *arguments: Any, **options: 
     except Exception as error:
         raise Raised(f"{type(error).__name__}: {error}") from error
     finally:
-        current = tally.current()
-        if current is not None:
-            current.add_seconds(part, time.perf_counter() - started)
+        tally.spent(part, started)
 
 
 def pair(result: Any, what: str) -> tuple[Any, Any]:

@@ -116,9 +116,7 @@ class OperatorSubject:
         except Exception as error:
             raise Raised(f"{type(error).__name__}: {error}") from error
         finally:
-            current = tally.current()
-            if current is not None:
-                current.add_seconds("implementation", time.perf_counter() - started)
+            tally.spent("implementation", started)
 
     def differentiate(
         self, call: OperatorCall, make: Callable[[], Any], check: Callable[[Any], torch.Tensor]

@@ -151,7 +151,5 @@ def expect(
     wide = replace(profile, float64_precision=Float64Precision.FLOAT64)
     exact_grad = None if grad_out is None else grad_out.double()
     own = bounds(rows, weight, bias, epsilon, wide, exact_grad)
-    current = tally.current()
-    if current is not None:
-        current.add_seconds("oracle", time.perf_counter() - started)
+    tally.spent("oracle", started)
     return Expected(out=out.detach(), grads=grads, bounds=allowed.plus(own))

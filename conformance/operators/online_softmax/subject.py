@@ -153,7 +153,7 @@ class OnlineSoftmaxSubject(OperatorSubject):
                 grads = dict(zip(("scores", "values"), found, strict=True))
         # the oracle rounds too
         own = bounds(wide, mixed, OnlineSoftmaxProfile(base=self.profile.base), grad)
-        _count(started)
+        tally.spent("oracle", started)
         return Expected(
             out=out.detach(),
             lse=lse.detach() / self.profile.base.unit,
@@ -243,13 +243,6 @@ def _call(scores: torch.Tensor, values: torch.Tensor, **backward: Any) -> Operat
     )
 
 
-def _count(started: float) -> None:
-    """Add the time since a start to that of the oracle."""
-    current = tally.current()
-    if current is not None:
-        current.add_seconds("oracle", time.perf_counter() - started)
-
-
 @dataclass(kw_only=True)
 class SoftmaxMergeSubject(OperatorSubject):
     """A merge of two parts under test."""
@@ -287,7 +280,7 @@ class SoftmaxMergeSubject(OperatorSubject):
         out, lse = (_merged_by_torch if self.is_reference else merge)(*natural)
         own = merge_bounds(*natural, LogBase.E)
         own = Bounds(out=own.out, lse=own.lse / base.unit)
-        _count(started)
+        tally.spent("oracle", started)
         return Expected(out=out, lse=lse / base.unit, bounds=merge_bounds(*a, *b, base).plus(own))
 
     def judge_case(self, case: SoftmaxMergeCase, message: str) -> None:

@@ -152,7 +152,5 @@ def expect(
     # the oracle rounds too
     wide = replace(profile, float64_precision=Float64Precision.FLOAT64)
     own = bounds(rows, learned, epsilon, wide, None if grad_out is None else grad_out.double())
-    current = tally.current()
-    if current is not None:
-        current.add_seconds("oracle", time.perf_counter() - started)
+    tally.spent("oracle", started)
     return Expected(out=out.detach(), grads=grads, bounds=allowed.plus(own))

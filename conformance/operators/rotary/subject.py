@@ -99,9 +99,7 @@ class RotarySubject(OperatorSubject):
             is_narrowed=computed is not x.dtype,
             back=back,
         )
-        current = tally.current()
-        if current is not None:
-            current.add_seconds("oracle", time.perf_counter() - started)
+        tally.spent("oracle", started)
         return result
 
     def judge_case(self, case: Any, message: str) -> None:
