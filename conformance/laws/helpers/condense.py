@@ -20,6 +20,7 @@ Pairs = frozenset[frozenset[Choice]]
 def condensed(
     rows: Sequence[Mapping[str, Choice]],
     pairs_of: Callable[[Mapping[str, Choice]], Pairs[Choice]],
+    shows: Callable[[Mapping[str, Choice], Pairs[Choice]], bool],
     axis_of: Callable[[Choice], str],
     allowed: Callable[[Mapping[str, Choice]], bool],
 ) -> list[Row[Choice]]:
@@ -28,6 +29,7 @@ def condensed(
     Args:
         rows: of a covering design.
         pairs_of: returns the pairs of choices that a row shows.
+        shows: returns whether a row shows given pairs of its choices.
         axis_of: returns the axis of a choice.
         allowed: false if no call is of a row, or if it should not be made.
     """
@@ -40,7 +42,7 @@ def condensed(
                 continue
             both = row | needed
             is_new = len(both) > len(row)
-            if is_new and not (pairs_of(both) >= own[place] | pairs and allowed(both)):
+            if is_new and not (shows(both, own[place] | pairs) and allowed(both)):
                 continue
             merged[place], own[place] = both, own[place] | pairs
             break

@@ -94,6 +94,8 @@ def _covering(
         if each is not None and not missing.isdisjoint(design.groups_of(each)):
             rows.append(each)
             missing -= design.groups_of(each)
+        if not missing:
+            break
     while len(missing) > (few if rows else 0):
         counts = Counter(name for group in missing for name, _ in group)
         names = sorted(axes, key=lambda name: -counts[name])

@@ -130,7 +130,7 @@ def pairs_shown(regimes: Iterable[Regime]) -> set[frozenset[Regime]]:
     pairs with that regime alone.
     """
     held = frozenset(regimes)
-    empty = next((each for each in (NO_QUERIES, NO_KEYS) if each in held), None)
+    empty = _empty(held)
     return {
         frozenset(pair)
         for pair in combinations(held, 2)
@@ -138,9 +138,21 @@ def pairs_shown(regimes: Iterable[Regime]) -> set[frozenset[Regime]]:
     }
 
 
+def _empty(regimes: Iterable[Choice]) -> Regime | None:
+    """Return the regime of no queries or else of no keys, if it is among some."""
+    held = frozenset(regimes)
+    return next((each for each in (NO_QUERIES, NO_KEYS) if each in held), None)
+
+
 def _shown(row: Mapping[str, Choice]) -> set[frozenset[Regime]]:
     """Return the pairs that the cases of a row show."""
     return pairs_shown(filter(None, row.values()))
+
+
+def _shows(row: Mapping[str, Choice], pairs: Iterable[frozenset[Choice]]) -> bool:
+    """Return whether the cases of a row show some pairs of its choices: quicker than all pairs."""
+    empty = _empty(row.values())
+    return empty is None or all(empty in pair for pair in pairs)
 
 
 def _axis_of(choice: Choice) -> str:
@@ -355,10 +367,14 @@ class Plan:
         self.claimed, self.not_tried = self._claimed(backward)
         self.combined: tuple[Mapping[str, Choice], ...] = tuple(self._combined(earlier))
         is_cheap = functools.partial(self._takes_at_most, CHEAP)
-        self.rows: list[Mapping[str, Choice]] = [
-            *condensed(self.combined, self._claimed_of, _axis_of, is_cheap)
+        rows: list[Mapping[str, Choice]] = [
+            *condensed(self.combined, self._claimed_of, _shows, _axis_of, is_cheap)
         ]
-        self.rows += self._further(set(self.claimed.difference(*map(_shown, self.rows))))
+        rows += self._further(set(self.claimed.difference(*map(_shown, rows))))
+        # values are drawn axis by axis: in one order, so that a seed repeats them
+        self.rows: list[Mapping[str, Choice]] = [
+            {axis: row[axis] for axis in AXES if axis in row} for row in rows
+        ]
 
     def _claimed_of(self, row: Mapping[str, Choice]) -> frozenset[frozenset[Choice]]:
         """Return the claimed pairs that the cases of a row show."""
@@ -387,8 +403,8 @@ class Plan:
         """
         takes_affordable = functools.partial(self._takes_at_most, OPERATIONS)
         while missing:
-            counts = Counter(regime for pair in sorted(missing, key=_names) for regime in pair)
-            regime, count = counts.most_common(1)[0]
+            counts = Counter(regime for pair in missing for regime in pair)
+            regime, count = min(counts.items(), key=lambda each: (-each[1], str(each[0])))
             if count < SEVERAL:
                 break
             pairs = {pair for pair in missing if regime in pair}
@@ -448,25 +464,35 @@ class Plan:
         pick: Callable[[tuple[Any, ...]], Any],
         dtype: torch.dtype | None = None,
     ) -> Case | None:
-        """Return a claimed case that satisfies a row, or None if there is none; see `values`."""
-        values = self.values(row, pick, dtype)
-        return None if values is None else case_of(values, self.device)
-
-    def values(
-        self,
-        row: Mapping[str, Choice],
-        pick: Callable[[tuple[Any, ...]], Any],
-        dtype: torch.dtype | None = None,
-    ) -> dict[str, Any] | None:
-        """Return the values of all fields of a claimed case that satisfies a row, or None.
+        """Return a claimed case that satisfies a row, or None if there is none.
 
         A row without a storage type has a given one, or else the usual one.
         """
+        found = self._claimed_case(row, pick, dtype)
+        return None if found is None else found[1]
+
+    def values(
+        self, row: Mapping[str, Choice], pick: Callable[[tuple[Any, ...]], Any]
+    ) -> dict[str, Any] | None:
+        """Return the values of all fields of a claimed case that satisfies a row, or None."""
+        found = self._claimed_case(row, pick, None)
+        return None if found is None else found[0]
+
+    def _claimed_case(
+        self,
+        row: Mapping[str, Choice],
+        pick: Callable[[tuple[Any, ...]], Any],
+        dtype: torch.dtype | None,
+    ) -> tuple[dict[str, Any], Case] | None:
+        """Return a claimed case that satisfies a row after the values of its fields, or None."""
         usual = self.usual if dtype is None else self.usual | {"dtype": dtype}
         for values in _possible_values(row, usual, self.heads, pick):
             case = case_of(values, self.device)
             if self.subject.refuses(case) is None and plain(case):
-                return values
+                return values, case
+            claimed = self.subject.implementation
+            if case.dtype not in claimed.dtypes or not self.subject.claims(*case.features):
+                return None  # the other values differ in widths and lengths alone
         return None
 
     def rotated(self, number: int, seed: int) -> Case:

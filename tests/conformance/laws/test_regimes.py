@@ -1,7 +1,10 @@
 """Regimes: every two that are claimed meet in a call, and a kernel that is wrong in them fails."""
 
 import dataclasses
+import os
 import random
+import subprocess
+import sys
 from dataclasses import replace
 from itertools import chain, combinations
 from types import SimpleNamespace
@@ -221,16 +224,65 @@ def test_stored_rows_of_other_classes_are_read_as_far_as_they_are_known(rows):
     assert stored_rows.__wrapped__() == ()
 
 
-def test_rows_are_stored_for_a_subject_that_claims_everything(rows, monkeypatch):
-    plans = {False: SimpleNamespace(combined=rows[:3]), True: SimpleNamespace(combined=rows[3:])}
+def test_rows_of_equal_widths_are_stored_after_those_of_all_claims(rows, monkeypatch):
+    first, *others = rows
+    of_other_widths = first | {axis: None for axis in rows_of_regimes.WIDTHS}
 
     def plan(claims, earlier, *, backward):
-        assert (claims, earlier) == (rows_of_regimes.EVERYTHING, ())
-        return plans[backward]
+        if claims is rows_of_regimes.EVERYTHING:
+            assert earlier == ()
+            return SimpleNamespace(combined=[others[backward]])
+        assert claims is rows_of_regimes.EQUAL_WIDTHS
+        assert earlier == [others[backward]]
+        return SimpleNamespace(combined=[others[backward], others[2 + backward], of_other_widths])
 
     monkeypatch.setattr(regimes, "Plan", plan)
     rows_of_regimes.main()
-    assert stored_rows.__wrapped__() == rows
+    written = [others[0], others[2], of_other_widths, others[1], others[3], of_other_widths]
+    assert list(stored_rows.__wrapped__()) == written
+
+
+def test_rows_that_differ_from_known_ones_in_widths_alone_are_not_stored(rows, monkeypatch):
+    first = rows[0]
+    changed = first | dict.fromkeys(rows_of_regimes.WIDTHS)
+
+    def plan(claims, earlier, *, backward):
+        return SimpleNamespace(combined=[changed if earlier else first])
+
+    monkeypatch.setattr(regimes, "Plan", plan)
+    rows_of_regimes.main()
+    assert list(stored_rows.__wrapped__()) == [first, first]
+
+
+def test_equal_widths_refuse_values_of_another_width():
+    refuses = rows_of_regimes.EQUAL_WIDTHS.subject().refuses
+    assert refuses(Case(d_head=8, d_value=8)) is None
+    assert refuses(Case(d_head=8, d_value=16)) is not None
+
+
+PRINTS_A_DESIGN = """
+from attnspec.conformance.attention.subject import Subject
+from attnspec.conformance.laws.helpers.design import design
+from attnspec.implementations import load
+for backward in (False, True):
+    print(*design(Subject(load("sdpa_flash")), 5, backward=backward).cases, sep="\\n")
+"""
+
+
+@pytest.mark.rotating(parts=4)
+def test_a_seed_repeats_the_cases_in_another_process():
+    printed = {
+        subprocess.run(
+            [sys.executable, "-c", PRINTS_A_DESIGN],
+            env=os.environ | {"PYTHONHASHSEED": seed},
+            capture_output=True,
+            check=True,
+            text=True,
+        ).stdout
+        for seed in ("1", "2")
+    }
+    assert len(printed) == 1
+    assert printed.pop().count("\n") > 1000
 
 
 @pytest.mark.rotating(parts=4)
