@@ -205,13 +205,12 @@ def _differentiate(
             spoiling=spoiling,
             may_be_nan=nan,
             propagates=propagates,
+            exact=None if by_formula else functools.partial(_automatic, rows),
+            with_scores=rows.mask_bias is not None,
         )
     parts = {"query": result.query, "key": result.key, "value": result.value}
-    if rows.mask_bias is not None:
+    if result.scores is not None:
         parts["attn_mask"] = result.scores
-    if not by_formula:
-        exact = _automatic(rows, grad * (result.query.undefined == 0))
-        parts = {name: replace(part, exact=exact[name]) for name, part in parts.items()}
     for name in ("key", "value"):
         parts[name] = parts[name].map(
             lambda x: sum_of_groups(x, call.key.shape[1], profile.grouping)
@@ -247,7 +246,7 @@ def _undefined(
 
 
 def _automatic(rows: Rows, grad: torch.Tensor) -> dict[str, torch.Tensor]:
-    """Differentiate the reference.
+    """Differentiate the reference, by the names of the fields of `Backward`.
 
     Gradients are linear in the incoming gradient. It is scaled down by a power of two if its
     product with a large value would overflow float64: at a hidden pair, whose weight is zero, the
@@ -260,14 +259,15 @@ def _automatic(rows: Rows, grad: torch.Tensor) -> dict[str, torch.Tensor]:
     half = 2.0 ** -math.ceil(excess / 2)
     grad = grad * half * half
     with torch.enable_grad():
-        shape = (*rows.query.shape[:3], rows.key.shape[2])
         leaves = {
-            "query": rows.query.detach().clone().requires_grad_(),
-            "key": rows.key.detach().clone().requires_grad_(),
-            "value": rows.value.detach().clone().requires_grad_(),
-            "attn_mask": rows.query.new_zeros(shape).requires_grad_(),
+            name: getattr(rows, name).detach().clone().requires_grad_()
+            for name in ("query", "key", "value")
         }
-        bias = leaves["attn_mask"] if rows.bias is None else leaves["attn_mask"] + rows.bias
+        bias = rows.bias
+        if rows.mask_bias is not None:
+            shape = (*rows.query.shape[:3], rows.key.shape[2])
+            leaves["scores"] = rows.query.new_zeros(shape).requires_grad_()
+            bias = leaves["scores"] if bias is None else leaves["scores"] + bias
         out, _ = attention_with_options(
             leaves["query"],
             leaves["key"],

@@ -86,7 +86,7 @@ range, so that D is not finite.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 
 import torch
@@ -143,13 +143,13 @@ class Backward:
         key: the contribution of these rows to the gradient of the keys, head by head.
         value: likewise of the values.
         scores: the gradient of a full-size bias: of the scores before the softmax, or before the
-            softcap if it comes after the bias.
+            softcap if it comes after the bias; None if it is not asked for.
     """
 
     query: Part
     key: Part
     value: Part
-    scores: Part
+    scores: Part | None
 
 
 def backward(
@@ -163,6 +163,8 @@ def backward(
     spoiling: SomeRows,
     may_be_nan: SomeRows,
     propagates: bool,
+    exact: Callable[[torch.Tensor], Mapping[str, torch.Tensor]] | None = None,
+    with_scores: bool = True,
 ) -> Backward:
     """Differentiate some rows, with the error of each gradient (derived at the top of this file).
 
@@ -177,6 +179,9 @@ def backward(
         spoiling: true for rows that make every key's gradient undefined.
         may_be_nan: true for rows that may be NaN, and make every key's gradient NaN.
         propagates: whether a weight of zero may be multiplied by NaN or infinity.
+        exact: returns the gradients for an incoming one, which is zero in undefined rows, by the
+            names of the fields of `Backward`; by default they are computed by formula.
+        with_scores: whether the gradient of a bias is asked for.
     """
     live, p = w.readable.double(), w.p
     key, value, size = rows.key, rows.value, abs(rows.scale)
@@ -194,7 +199,9 @@ def backward(
     operands = grad.abs().sum(-1, keepdim=True) + value.abs().sum(-1)[..., None, :] + d_value
     E_dP = compound(r.gamma(d_value + 4), theta(2, r.u_in)) * magnitude + r.f_u * operands
     divided = _sum_of_exponentials(w) if r.stores_scores else torch.ones_like(w.H)
-    E_dP = E_dP + theta(3, r.u_s) * (dP.abs() + E_dP) + (1 + 2 * divided) * floor
+    if r.u_s:
+        E_dP = E_dP + theta(3, r.u_s) * (dP.abs() + E_dP)
+    E_dP = E_dP + (1 + 2 * divided) * floor
     E_dP = E_dP.where(w.readable, 0.0)
     dP_most = (dP.abs() + E_dP) * live
     undefined = undefined | w.overflows | forward.O_bound.isinf().any(-1, keepdim=True)
@@ -248,12 +255,20 @@ def backward(
         return torch.where(undefined, 0.0, x) if any_undefined else x
 
     any_undefined = bool(undefined.any())
-    # the bias is added before the softcap, or its gradient is that of the scores
-    of_bias = (dt, E_dt, common_dt) if rows.caps_bias else (dS, E_dS, common)
-    d_bias, E_bias, common_bias = map(kept, of_bias)
     dt, p_kept, E_D, grad = kept(dt), kept(p), kept(E_D), kept(grad)
     E_dt, common_dt = kept(E_dt), kept(common_dt)
     mass, e_p, p_most, live = kept(mass), kept(e_p), kept(p_most), kept(live)
+    # the bias is added before the softcap, or its gradient is that of the scores
+    of_bias = (dt, E_dt, common_dt) if rows.caps_bias else tuple(map(kept, (dS, E_dS, common)))
+    if exact is None:
+        gradients: Mapping[str, torch.Tensor] = {
+            "query": rows.scale * (dt @ key),
+            "key": rows.scale * (dt.mT @ rows.query),
+            "value": p_kept.mT @ grad,
+            "scores": of_bias[0],
+        }
+    else:
+        gradients = exact(grad)
     operand_scale = max(1.0, size)
     # a sum that is stored before it is scaled must fit as it is
     sum_scale = operand_scale if r.stores_scores else size
@@ -266,13 +281,22 @@ def backward(
         "undefined": spoils.double().sum(-2)[..., None],
         "may_be_nan": may_be_nan.double().sum(-2, keepdim=True).expand(*key.shape[:3], 1),
     }
-    of_pairs = {
-        "undefined": spoils.double(),
-        "may_be_nan": may_be_nan.double().expand(spoils.shape),
-    }
+    of_scores = None
+    if with_scores:
+        d_bias, E_bias, common_bias = of_bias
+        size_bias = d_bias.abs() + E_bias + common_bias
+        of_scores = Part(
+            exact=gradients["scores"],
+            error=E_bias + common_bias,
+            mass=size_bias,
+            largest=size_bias,
+            underflow=live,
+            undefined=spoils.double(),
+            may_be_nan=may_be_nan.double().expand(spoils.shape),
+        )
     return Backward(
         query=Part(
-            exact=rows.scale * (dt @ key),
+            exact=gradients["query"],
             error=size * (E_dt @ key_size + E_D * mean_key)
             + operand_scale * r.f_q * mass.sum(-1, keepdim=True),
             mass=size * of_query,
@@ -281,7 +305,7 @@ def backward(
             **of_rows,
         ),
         key=Part(
-            exact=rows.scale * (dt.mT @ rows.query),
+            exact=gradients["key"],
             error=size * ((E_dt + common_dt).mT @ query_size)
             + operand_scale * r.f_q * mass.sum(-2)[..., None],
             mass=size * of_key,
@@ -290,21 +314,14 @@ def backward(
             **of_keys,
         ),
         value=Part(
-            exact=p_kept.mT @ grad,
+            exact=gradients["value"],
             error=e_p.mT @ grad_size + (r.f if r.u_in else 0.0) * p_most.sum(-2)[..., None],
             mass=of_value,
             largest=of_value,
             underflow=live.mT @ grad_size,
             **of_keys,
         ),
-        scores=Part(
-            exact=d_bias,
-            error=E_bias + common_bias,
-            mass=d_bias.abs() + E_bias + common_bias,
-            largest=d_bias.abs() + E_bias + common_bias,
-            underflow=live,
-            **of_pairs,
-        ),
+        scores=of_scores,
     )
 
 

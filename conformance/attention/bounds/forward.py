@@ -132,15 +132,16 @@ def forward_bound(
         value: finite; NaN and infinities have been replaced by zero.
         r: the permitted roundings.
     """
-    keys, d_value = value.shape[-2:]
+    keys = value.shape[-2]
     g = r.gamma(2 * keys + SPARE)
     size = value.abs()
-    squared = value.square().clamp_(max=LARGEST_SQUARED * LARGEST_SQUARED)
-    mixed = weights.p @ torch.cat([value, size, squared], dim=-1)
-    O, N, squares = torch.split(mixed, d_value, dim=-1)  # noqa: E741
+    largest_size = size.amax((-1, -2), keepdim=True) if r.u_in and size.numel() else None
+    O = weights.p @ value  # noqa: E741
     O_size = O.abs()
-    both = torch.cat([weights.ph, weights.readable], dim=-2) @ size
-    grown, floors = torch.tensor_split(both, 2, dim=-2)
+    of_sizes = torch.cat([weights.p, weights.ph, weights.readable], dim=-2) @ size
+    N, grown, floors = torch.tensor_split(of_sizes, 3, dim=-2)
+    # in place: with many keys a further copy of the values takes as long as the product
+    squares = weights.p @ size.square_().clamp_(max=LARGEST_SQUARED * LARGEST_SQUARED)
 
     # LOGITS
     H = weights.H
@@ -184,9 +185,9 @@ def forward_bound(
     is_out = weights.overflows | (4 * floors > r.largest)
     if r.stores_scores:
         is_out = is_out | (weights.reads > r.largest_stored)
-    if r.u_in and size.numel():
+    if largest_size is not None:
         # a hidden value that becomes an infinity is multiplied by zero
-        is_out = is_out | (size.amax((-1, -2), keepdim=True) > r.largest)
+        is_out = is_out | (largest_size > r.largest)
     bound = bound.masked_fill_(is_out, math.inf)
 
     # LOG-SUM-EXP

@@ -99,6 +99,8 @@ def in_groups(x: torch.Tensor, kv_heads: int, grouping: Grouping) -> torch.Tenso
 
 def sum_of_groups(x: torch.Tensor, kv_heads: int, grouping: Grouping) -> torch.Tensor:
     """Add up the query heads that share a key/value head."""
+    if x.shape[1] == kv_heads:
+        return x
     return in_groups(x, kv_heads, grouping).sum(2)
 
 
