@@ -94,10 +94,8 @@ def run_compiled(subject: Subject, function: Callable[..., Any], call: Call) -> 
 
 def _count_as_compiling(started: float) -> None:
     """Count the time since `started` as compiling; the call itself is negligible."""
-    running = tally.current()
-    if running is not None:
-        for part in ("implementation", "compiling"):
-            running.add_seconds(part, time.perf_counter() - started)
+    for part in ("implementation", "compiling"):
+        tally.spent(part, started)
 
 
 @law(
