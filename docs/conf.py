@@ -5,7 +5,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from furo.navigation import get_navigation_tree
 from sphinx.application import Sphinx
 
 from attnspec import __version__
@@ -134,12 +133,10 @@ def show_own_branch(
 ) -> None:
     """List the pages below a page beside these alone: in every page, all took a megabyte."""
     if "toctree" in context:
-        branches = context["toctree"](
-            collapse=True, titles_only=True, maxdepth=-1, includehidden=True
-        )
-        context["furo_navigation_tree"] = get_navigation_tree(branches)
+        toctree = context["toctree"]
+        context["toctree"] = lambda **options: toctree(**options | {"collapse": True})
 
 
 def setup(app: Sphinx) -> None:
-    """Change the list of pages after the theme has made it."""
-    app.connect("html-page-context", show_own_branch, priority=900)
+    """Change the list of pages before the theme makes it."""
+    app.connect("html-page-context", show_own_branch, priority=100)

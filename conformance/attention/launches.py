@@ -26,10 +26,10 @@ from attnspec.conformance.attention.workloads import (
 )
 from attnspec.spec import Case, Feature, Values
 
-WORK = 8e9
-"""Work of a launch, in products of float32: a quarter of a second on one core."""
+WORK = 6e9
+"""Work of a launch, in products of float32: a fifth of a second on one core."""
 
-LARGEST = 6.5
+LARGEST = 8.7
 """Work of the largest launch of a kind, over 256 heads of 64 channels, in that of others."""
 
 SCORES = 72_000_000
@@ -144,15 +144,15 @@ class Kind:
     backward: bool = False
     is_common: bool = False
     is_largest: bool = False
-    step: int = 8
+    step: int = 12
 
 
 KINDS = (
     Kind(name="prefill", is_causal=True, is_common=True, is_largest=True),
     Kind(name="encoding", is_largest=True),
-    Kind(name="decoding", queries=(1, 1), is_common=True, step=4),
-    Kind(name="speculative decoding", queries=(2, 16), is_causal=None, is_common=True, step=6),
-    Kind(name="short chunks", queries=(17, 256), is_causal=None, step=6),
+    Kind(name="decoding", queries=(1, 1), is_common=True, step=6),
+    Kind(name="speculative decoding", queries=(2, 16), is_causal=None, is_common=True, step=8),
+    Kind(name="short chunks", queries=(17, 256), is_causal=None, step=8),
     Kind(name="long chunks", share=(0.25, 0.6), is_causal=None, is_common=True),
     Kind(name="few keys", keys=(16, 128)),
     Kind(name="training", is_causal=True, backward=True, is_common=True),
@@ -180,7 +180,7 @@ class Division:
     work: float = 1
 
 
-ONE_HEAD = Division(name="one head", batch=(1,), heads=((1, 1),), work=1.5)
+ONE_HEAD = Division(name="one head", batch=(1,), heads=((1, 1),), work=2)
 """Its calls are the longest ones."""
 
 WIDE_GROUPS = Division(name="wide groups", batch=(1, 2), heads=((8, 1), (12, 1), (16, 1), (18, 2)))
@@ -198,7 +198,7 @@ DIVISIONS = (
     WIDE_GROUPS,
     Division(name="requests of wide groups", batch=(4, 5, 8), heads=((8, 1), (12, 1), (18, 2))),
     Division(name="many heads", batch=(1, 2), heads=((32, 8), (40, 8), (32, 32), (64, 8))),
-    Division(name="many requests", batch=(16, 17, 24), heads=((1, 1), (2, 2), (4, 1)), work=1.5),
+    Division(name="many requests", batch=(16, 17, 24), heads=((1, 1), (2, 2), (4, 1)), work=2),
     Division(name="tens of requests", batch=(32, 48, 64), heads=((2, 1), (2, 2), (8, 1)), work=1.5),
     Division(name="very wide groups", batch=(1, 1, 2), heads=((48, 1), (71, 1), (128, 1))),
     OVER_256_HEADS,
@@ -268,9 +268,9 @@ def launches(
     """Yield the launches of a kind, each a sequence of one to three calls that follow one another.
 
     In common kinds, one of the common widths meets each division in every run, and one head every
-    second width; other widths meet in every `step`-th one. Each option by itself meets half of the
-    divisions in common kinds and a quarter in others, pairs of options half as many. Groups and the
-    causal flag are left out if not claimed.
+    second width; other widths meet in every `step`-th one. Each option by itself meets a quarter of
+    the divisions in common kinds and an eighth in others, pairs of options half as many. Groups and
+    the causal flag are left out if not claimed.
 
     Args:
         kind: the kind.
@@ -297,8 +297,8 @@ def launches(
             if dtype not in quick:
                 yield makes.sequence(WIDTHS[1], ONE_HEAD, {}, 2, dtype)
     for number, features in enumerate(each for each in ALTERNATIVES if each):
-        # an option by itself in half of the divisions, or a quarter, and with another in fewer
-        step = 2 * len(features) * (1 if kind.is_common else 2)
+        # an option by itself in a quarter of the divisions, or an eighth, and with another in fewer
+        step = 4 * len(features) * (1 if kind.is_common else 2)
         for place, division in enumerate(DIVISIONS):
             if claimed.issuperset(features) and (number + place + start) % step == 0:
                 options = options_of(features, dice)

@@ -36,6 +36,6 @@ class Budget:
 
 BUDGETS = {
     Effort.SMOKE: Budget(examples=2, shrinking=2.0, derandomised=True),
-    Effort.STANDARD: Budget(examples=25, shrinking=5.0, derandomised=True),
+    Effort.STANDARD: Budget(examples=15, shrinking=5.0, derandomised=True),
     Effort.THOROUGH: Budget(examples=500, shrinking=60.0, derandomised=False),
 }
