@@ -27,6 +27,7 @@ class Tally:
         called_pairs: those of all calls that it has judged.
         claimed_pairs: the pairs of regimes that it is to cover.
         untried_pairs: pairs of regimes that it leaves out, by the reason.
+        deviating_pairs: those of calls that a known deviation affects, which are not judged.
     """
 
     examples: int = 0
@@ -39,6 +40,7 @@ class Tally:
     called_pairs: set[frozenset[Any]] = field(default_factory=set)
     claimed_pairs: set[frozenset[Any]] = field(default_factory=set)
     untried_pairs: dict[str, list[frozenset[Any]]] = field(default_factory=dict)
+    deviating_pairs: set[frozenset[Any]] = field(default_factory=set)
 
     def add_reason(self, reason: str, *, missing: bool = False) -> None:
         """Add the reason why a case was not tried.

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from attnspec.conformance.comparison.tally import LONGEST, REFUSED_COMBINATION
 from attnspec.conformance.report.escape import escape_controls
-from attnspec.conformance.report.record import CONFORMING, HIDDEN, Outcome, Record
+from attnspec.conformance.report.record import CONFORMING, DEVIATING, HIDDEN, Outcome, Record
 from attnspec.spec import RoundingLevel, all_clauses
 
 SYMBOLS = {
@@ -189,11 +189,13 @@ def _pairs_of_regimes(records: Sequence[Record]) -> list[str]:
         if record.coverage is not None:
             reasons = record.coverage["not tried"]
             hidden = len(reasons.get(HIDDEN, ()))
-            untried = sum(map(len, reasons.values())) - hidden
+            deviating = len(reasons.get(DEVIATING, ()))
+            untried = sum(map(len, reasons.values())) - hidden - deviating
             part = f"{record.coverage['called']} of {record.coverage['claimed']}"
             part += f" claimed pairs were called {_kind_of_calls(record)}"
             part += f", {untried} are too large to try" if untried else ""
             part += f", {hidden} have results that no bound can judge" if hidden else ""
+            part += f", {deviating} meet a known deviation" if deviating else ""
             parts.setdefault(record.subject, []).append(part)
     return [f"regimes: {subject}: {'; '.join(of_calls)}" for subject, of_calls in parts.items()]
 

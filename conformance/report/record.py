@@ -58,6 +58,9 @@ UNTRIED = (
 HIDDEN = "called, but the error bound is as large as the result"
 """The reason in `coverage` of pairs of regimes whose calls would show no mistake."""
 
+DEVIATING = "a known deviation affects each call of them"
+"""The reason in `coverage` of pairs of regimes that the expected failure of a run stands for."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Record:

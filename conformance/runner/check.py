@@ -23,7 +23,7 @@ from attnspec.conformance.diagnosis.trial import try_case
 from attnspec.conformance.laws.law import Law, Wide
 from attnspec.conformance.models.recording import Recording
 from attnspec.conformance.operators.subject import OperatorSubject
-from attnspec.conformance.report.record import HIDDEN, Outcome, Record
+from attnspec.conformance.report.record import DEVIATING, HIDDEN, Outcome, Record
 from attnspec.conformance.runner.effort import BUDGETS, Effort
 from attnspec.conformance.runner.explore import explore
 from attnspec.conformance.runner.growth import grown_cases, grows
@@ -96,13 +96,15 @@ def _coverage(count: tally.Tally) -> dict[str, Any] | None:
         return None
     missing = count.claimed_pairs - count.covered_pairs
     hidden = missing & count.called_pairs
-    untried = count.untried_pairs | ({HIDDEN: list(hidden)} if hidden else {})
+    deviating = missing & count.deviating_pairs - hidden
+    unjudged = {HIDDEN: list(hidden), DEVIATING: list(deviating)}
+    untried = count.untried_pairs | {reason: pairs for reason, pairs in unjudged.items() if pairs}
     backward = [str(each) == "backward: yes" for pair in count.claimed_pairs for each in pair]
     return {
         "backward": any(backward),
-        "claimed": len(count.claimed_pairs - hidden),
+        "claimed": len(count.claimed_pairs - hidden - deviating),
         "called": len(count.claimed_pairs - missing),
-        "missing": sorted(map(_in_words, missing - hidden)),
+        "missing": sorted(map(_in_words, missing - hidden - deviating)),
         "not tried": {reason: sorted(map(_in_words, pairs)) for reason, pairs in untried.items()},
     }
 

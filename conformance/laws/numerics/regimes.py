@@ -8,7 +8,7 @@ import torch
 
 from attnspec.conformance.attention.call import Call
 from attnspec.conformance.attention.layouts import lay_out
-from attnspec.conformance.attention.regimes import regimes_of
+from attnspec.conformance.attention.regimes import Regime, regimes_of
 from attnspec.conformance.attention.subject import WRT, Subject
 from attnspec.conformance.comparison import tally
 from attnspec.conformance.comparison.violation import Violation
@@ -86,11 +86,15 @@ PACKED = DECODING.but(
 def cases_of_design(subject: Subject, seed: int, *, backward: bool) -> tuple[Case, ...]:
     """Return the cases of a subject's design, and note what they are to cover."""
     chosen: Design = design(subject, seed, backward=backward)
+    cases = [form for case in chosen.cases for form in _forms(subject, _weighted(case))]
     count = tally.current()
     if count is not None:
         count.claimed_pairs |= chosen.claimed
         count.untried_pairs |= chosen.not_tried
-    return tuple(_weighted(case) for case in chosen.cases)
+        for case in cases:
+            if _is_known(subject, case):
+                count.deviating_pairs |= _pairs_of(subject.draw(case), case)
+    return tuple(cases)
 
 
 def further_cases(subject: Subject, seed: int, *, backward: bool) -> tuple[Case, ...]:
@@ -98,6 +102,23 @@ def further_cases(subject: Subject, seed: int, *, backward: bool) -> tuple[Case,
     seeds = ((seed + step) % 2**32 for step in range(1, ROTATIONS))
     chosen = (design(subject, each, backward=backward) for each in seeds)
     return tuple(dict.fromkeys(_weighted(case) for each in chosen for case in each.cases))
+
+
+def _forms(subject: Subject, case: Case) -> tuple[Case, ...]:
+    """Return a case, and if a known deviation affects it, one in a type that none affects."""
+    if not _is_known(subject, case):
+        return (case,)
+    others = (case.but(dtype=dtype) for dtype in subject.implementation.dtypes)
+    claimed = (other for other in others if subject.refuses(other) is None)
+    return (case, *[other for other in claimed if not _is_known(subject, other)][:1])
+
+
+def _pairs_of(call: Call, case: Case) -> set[frozenset[Regime]]:
+    """Return the pairs of regimes that a call shows, with a backward pass or without."""
+    if case.backward:
+        leaves = {name: getattr(call, name).detach().requires_grad_() for name in WRT}
+        call = call.but(**leaves)
+    return pairs_shown(regimes_of(call))
 
 
 def _weighted(case: Case) -> Case:
@@ -210,12 +231,9 @@ def _check_call(subject: Subject, case: Case) -> bool:
         is_evidence = expected.is_zero or expected.is_evidence
         if case.backward:
             is_evidence &= _check_gradients(subject, case, call, sample)
-    if case.backward:
-        leaves = {name: getattr(call, name).detach().requires_grad_() for name in WRT}
-        call = call.but(**leaves)
     count = tally.current()
     if count is not None:
-        pairs = pairs_shown(regimes_of(call))
+        pairs = _pairs_of(call, case)
         count.called_pairs |= pairs
         count.covered_pairs |= pairs if is_evidence else set()
     return is_evidence

@@ -33,7 +33,7 @@ from attnspec.conformance.laws.helpers.regimes import (
 )
 from attnspec.conformance.mutants.bases.dense import Dense, dense
 from attnspec.conformance.mutants.bases.wrong_at import wrong_at
-from attnspec.conformance.report.record import HIDDEN, Outcome
+from attnspec.conformance.report.record import DEVIATING, HIDDEN, Outcome
 from attnspec.conformance.runner.check import check
 from attnspec.conformance.runner.effort import Effort
 from attnspec.spec import Case, Deviation, Feature
@@ -192,6 +192,33 @@ def test_a_whole_run_calls_every_pair_and_says_so(name, backward):
     assert record.coverage["not tried"]
     hidden = record.coverage["not tried"].get(HIDDEN, ())
     assert len(hidden) < 0.01 * record.coverage["claimed"]
+
+
+class WrongWithoutKeys(Dense):
+    """An attention that has no output without keys in float16."""
+
+    def __call__(self, query, key, value, **options):
+        out = super().__call__(query, key, value, **options)
+        return out * torch.nan if query.dtype == torch.float16 and key.shape[2] == 0 else out
+
+
+@pytest.mark.rotating(parts=4)
+def test_pairs_of_a_known_deviation_are_called_in_another_type_or_told():
+    claims = {"features": frozenset(), "dtypes": (torch.float16, torch.float32)}
+    known = Deviation(
+        law=LAW.name,
+        reason="it has no output without keys",
+        link="the tracker",
+        applies=lambda case: case.dtype == torch.float16 and case.keys == 0,
+        example=Case(keys=0, dtype=torch.float16),
+    )
+    subject = subject_of(WrongWithoutKeys(), **claims, deviations=(known,))
+    record = check(LAW, subject, Effort.STANDARD, seed=2)
+    assert record.outcome is Outcome.PASSED
+    assert record.coverage["called"] == record.coverage["claimed"] > 1000
+    assert record.coverage["missing"] == []
+    assert record.coverage["not tried"][DEVIATING] == ["dtype: float16 with keys: 0"]
+    assert check(LAW, subject_of(WrongWithoutKeys(), **claims), seed=2).outcome is Outcome.FAILED
 
 
 @pytest.mark.rotating(parts=4)

@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from attnspec.conformance.report.matrix import WIDEST, coverage, figures, print_matrix, run_notes
-from attnspec.conformance.report.record import Outcome, Record
+from attnspec.conformance.report.record import DEVIATING, HIDDEN, Outcome, Record
 
 CLAUSES = {"mask": ("MSK-1", "MSK-2"), "norm": ("RMS-1",)}
 
@@ -63,6 +63,17 @@ def test_pairs_that_were_not_called_are_grouped_by_reason_and_regime():
         "it: 2 pairs not called with a backward pass: needs 1.5 to 17 GiB",
         "  keys: over 65 000 with heads: 8; queries: 1",
     ]
+
+
+def test_the_pairs_that_were_called_are_told_with_what_no_call_could_show():
+    unjudged = {HIDDEN: ["a with b", "a with c"], DEVIATING: ["b with c"]}
+    reasons = {**OF_REGIMES.coverage["not tried"], **unjudged}
+    record = replace(OF_REGIMES, coverage={**OF_REGIMES.coverage, "not tried": reasons})
+    told = (
+        "regimes: it: 9 of 10 claimed pairs were called with a backward pass, "
+        "2 are too large to try, 2 have results that no bound can judge, 1 meet a known deviation"
+    )
+    assert told in run_notes([record])
 
 
 def test_the_longest_calls_of_an_implementation_are_told_in_one_line():
