@@ -87,7 +87,7 @@ ALTERNATIVES: tuple[tuple[Feature, ...], ...] = (
     (Feature.MASK,),
     (Feature.WINDOW, Feature.MASK),
 )
-"""Options of decoders, of which each phase is run with all that are claimed."""
+"""Options of decoders, of which each phase is run with half of those that are claimed or more."""
 
 ALTERNATIVES_WITHOUT_ORDER: tuple[tuple[Feature, ...], ...] = (
     (),
@@ -124,15 +124,15 @@ def workloads(
 ) -> Iterator[Callable[[torch.dtype], Case | None]]:
     """Yield functions that draw a case of a phase in a storage type, or None if it is too large.
 
-    Each width of each model is run with the options of that model, if it has any, and with others;
-    all options that are claimed are met, but in long phases. Groups and the causal flag are left
-    out if not claimed.
+    Each width of each model is run with the options of that model, if it has any, and with others
+    by turns; half of the options that are claimed are met at least, but in long phases. Groups and
+    the causal flag are left out if not claimed.
 
     Args:
         phase: the phase.
         claimed: the claimed features.
-        dice: draws the order of options, and lengths when the functions are called.
-        turns: choose modes, layouts and contents then.
+        dice: draws lengths when the functions are called.
+        turns: choose options, and modes, layouts and contents when the functions are called.
         aligned: whether the causal flag lets the last query read the last key. If it does not,
             phases with more keys than queries do without it, as models must.
     """
@@ -140,9 +140,9 @@ def workloads(
         claimed = claimed - {Feature.CAUSAL}
     known = ALTERNATIVES if phase.is_causal else ALTERNATIVES_WITHOUT_ORDER
     others = [each for each in known if claimed.issuperset(each)]
-    dice.shuffle(others)
     models = [(model, widths) for model in phase.models for widths in model.widths]
-    for place in range(len(models) if phase.is_long else max(len(models), len(others))):
+    least = 0 if phase.is_long else -(-len(others) // 2)
+    for place in range(max(len(models), least)):
         model, widths = models[place % len(models)]
         draw = functools.partial(_case, phase, model.heads, widths, claimed, turns)
         own = {
@@ -151,7 +151,8 @@ def workloads(
         if own:
             yield functools.partial(draw, own, dice)
         if phase.is_causal or not own:
-            yield functools.partial(draw, options_of(others[place % len(others)], dice), dice)
+            chosen = turns.choose(others, ("options", phase.backward))
+            yield functools.partial(draw, options_of(chosen, dice), dice)
 
 
 def options_of(features: tuple[Feature, ...], dice: random.Random) -> dict[str, Any]:
