@@ -144,7 +144,7 @@ class Kind:
     backward: bool = False
     is_common: bool = False
     is_largest: bool = False
-    step: int = 12
+    step: int = 8
 
 
 KINDS = (
@@ -152,7 +152,7 @@ KINDS = (
     Kind(name="encoding", is_largest=True),
     Kind(name="decoding", queries=(1, 1), is_common=True, step=6),
     Kind(name="speculative decoding", queries=(2, 16), is_causal=None, is_common=True, step=8),
-    Kind(name="short chunks", queries=(17, 256), is_causal=None, step=8),
+    Kind(name="short chunks", queries=(17, 256), is_causal=None, step=6),
     Kind(name="long chunks", share=(0.25, 0.6), is_causal=None, is_common=True),
     Kind(name="few keys", keys=(16, 128)),
     Kind(name="training", is_causal=True, backward=True, is_common=True),

@@ -264,10 +264,10 @@ def _automatic(rows: Rows, grad: torch.Tensor) -> dict[str, torch.Tensor]:
             for name in ("query", "key", "value")
         }
         bias = rows.bias
-        if rows.mask_bias is not None:
+        if bias is not None and rows.mask_bias is not None:
             shape = (*rows.query.shape[:3], rows.key.shape[2])
             leaves["scores"] = rows.query.new_zeros(shape).requires_grad_()
-            bias = leaves["scores"] if bias is None else leaves["scores"] + bias
+            bias = leaves["scores"] + bias
         out, _ = attention_with_options(
             leaves["query"],
             leaves["key"],

@@ -59,7 +59,7 @@ HIDDEN = "called, but the error bound is as large as the result"
 """The reason in `coverage` of pairs of regimes whose calls would show no mistake."""
 
 DEVIATING = "a known deviation affects each call of them"
-"""The reason in `coverage` of pairs of regimes that the expected failure of a run stands for."""
+"""The reason in `coverage` of pairs of regimes that meet only in calls that are left out."""
 
 
 @dataclass(frozen=True, kw_only=True)

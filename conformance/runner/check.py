@@ -94,17 +94,18 @@ def _coverage(count: tally.Tally) -> dict[str, Any] | None:
     """Return the field `coverage` of a record; None for a law that is not about regimes."""
     if not count.claimed_pairs:
         return None
-    missing = count.claimed_pairs - count.covered_pairs
-    hidden = missing & count.called_pairs
-    deviating = missing & count.deviating_pairs - hidden
+    uncovered = count.claimed_pairs - count.covered_pairs
+    hidden = uncovered & count.called_pairs
+    deviating = (uncovered - hidden) & count.deviating_pairs
+    missing = uncovered - hidden - deviating
     unjudged = {HIDDEN: list(hidden), DEVIATING: list(deviating)}
     untried = count.untried_pairs | {reason: pairs for reason, pairs in unjudged.items() if pairs}
     backward = [str(each) == "backward: yes" for pair in count.claimed_pairs for each in pair]
     return {
         "backward": any(backward),
         "claimed": len(count.claimed_pairs - hidden - deviating),
-        "called": len(count.claimed_pairs - missing),
-        "missing": sorted(map(_in_words, missing - hidden - deviating)),
+        "called": len(count.claimed_pairs - uncovered),
+        "missing": sorted(map(_in_words, missing)),
         "not tried": {reason: sorted(map(_in_words, pairs)) for reason, pairs in untried.items()},
     }
 

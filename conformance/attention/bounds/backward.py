@@ -143,7 +143,7 @@ class Backward:
         key: the contribution of these rows to the gradient of the keys, head by head.
         value: likewise of the values.
         scores: the gradient of a full-size bias: of the scores before the softmax, or before the
-            softcap if it comes after the bias; None if it is not asked for.
+            softcap if it comes after the bias; None without `with_scores`.
     """
 
     query: Part
@@ -181,7 +181,7 @@ def backward(
         propagates: whether a weight of zero may be multiplied by NaN or infinity.
         exact: returns the gradients for an incoming one, which is zero in undefined rows, by the
             names of the fields of `Backward`; by default they are computed by formula.
-        with_scores: whether the gradient of a bias is asked for.
+        with_scores: whether to compute the gradient of a bias.
     """
     live, p = w.readable.double(), w.p
     key, value, size = rows.key, rows.value, abs(rows.scale)

@@ -15,7 +15,6 @@ from attnspec.conformance.attention.launches import (
     KINDS,
     LARGEST,
     SCORES,
-    SMALLER,
     WIDTHS,
     WORK,
     launches,
@@ -53,8 +52,7 @@ def test_each_call_is_affordable_and_the_longest_are_nearly_as_large_as_that(see
     assert max(scores) <= SCORES
     for kind in KINDS:
         works = [sum(map(work_of, calls)) for calls in sequences_of(kind, seed=seed)]
-        has_usual_widths = kind.is_common or kind.is_largest
-        assert max(works) > (0.8 if has_usual_widths else 0.8 * SMALLER) * WORK
+        assert max(works) > 0.8 * WORK
 
 
 F32, F16, BF16 = torch.float32, torch.float16, torch.bfloat16
@@ -123,7 +121,7 @@ def test_thresholds_of_real_kernels_are_exceeded_in_every_run(seed):
     assert any(c.heads >= 8 * c.kv_heads and c.d_head >= 128 and c.queries > 256 for c in forward)
     assert any(c.is_causal and c.queries > 2560 and c.d_head >= 64 for c in trained)
     assert any(c.queries >= 1024 and c.heads > 1 and c.keys >= 512 for c in trained)
-    assert any(c.batch >= 16 and c.queries >= 256 for c in trained)
+    assert any(c.batch >= 16 and c.queries > 256 for c in trained)
     whole = [c for c in cases if c.queries == c.keys >= 512 and c.queries % 128 == 0]
     assert {c.backward for c in whole} == {True, False}
 

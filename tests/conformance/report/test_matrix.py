@@ -69,11 +69,11 @@ def test_the_pairs_that_were_called_are_told_with_what_no_call_could_show():
     unjudged = {HIDDEN: ["a with b", "a with c"], DEVIATING: ["b with c"]}
     reasons = {**OF_REGIMES.coverage["not tried"], **unjudged}
     record = replace(OF_REGIMES, coverage={**OF_REGIMES.coverage, "not tried": reasons})
-    told = (
+    line = (
         "regimes: it: 9 of 10 claimed pairs were called with a backward pass, "
         "2 are too large to try, 2 have results that no bound can judge, 1 meet a known deviation"
     )
-    assert told in run_notes([record])
+    assert line in run_notes([record])
 
 
 def test_the_longest_calls_of_an_implementation_are_told_in_one_line():
