@@ -102,23 +102,23 @@ def attention(
         visible = visible & (attn_mask != -torch.inf)
 
     # WEIGHTS
-    # Mask by visibility, not by the resulting weights: NaN at a visible key must stay NaN.
-    scores = scores.masked_fill(~visible, -torch.inf)
     if sinks is not None:
         logits = _per_head(sinks, scores).expand(*scores.shape[:3], 1)
         # a sink of minus infinity is no sink: a row without a visible key is empty
         visible = torch.cat([visible.expand(scores.shape), logits != -torch.inf], dim=-1)
         scores = torch.cat([scores, logits], dim=-1)
     empty = ~visible.any(dim=-1, keepdim=True)
-    weights = scores.masked_fill(empty, 0.0).softmax(dim=-1).masked_fill(empty, 0.0)
-    weights = weights[..., : key.shape[2]]
+    # A softmax of nothing but minus infinity is NaN, so an empty row has scores of zero for it.
+    # Mask by visibility, not by the resulting weights: NaN at a visible key must stay NaN.
+    scores = torch.where(visible, scores, torch.where(empty, 0.0, -torch.inf).to(scores.dtype))
+    weights = torch.where(empty, 0.0, scores.softmax(dim=-1))[..., : key.shape[2]]
 
     # CONTEXT
     out = torch.nn.functional.dropout(weights, dropout_p) @ value
     if not return_lse:
         return out
     wide = torch.float64 if scores.dtype == torch.float64 else torch.float32
-    return out, scores.to(wide).logsumexp(dim=-1)
+    return out, torch.where(empty[..., 0], -torch.inf, scores.to(wide).logsumexp(dim=-1))
 
 
 def check_options(

@@ -11,7 +11,7 @@ from attnspec.spec.case import BIASES
 
 
 def draw(case: Case) -> Call:
-    """Return the call of a case: the same bits on every machine, but for the last ones of many.
+    """Return the call of a case: the same bits on every machine.
 
     Returns:
         Tensors in the case's dtype, on its device, each in its layout.

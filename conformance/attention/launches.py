@@ -41,6 +41,9 @@ COPIES = 3
 NUMBERS = 2**25
 """Numbers of keys and values of a launch."""
 
+REPEATED = 2**30
+"""Bytes of the keys and values of a launch for a kernel that repeats them for each query head."""
+
 JUDGED = 2**19
 """Numbers of keys and values by which a launch is judged, once for each query head of a group."""
 
@@ -79,6 +82,9 @@ class Costs:
 FORWARD = Costs(product=1, slow=12, score=400, number=300, judged=1000)
 BACKWARD = Costs(product=3, slow=36, score=500, number=400, judged=2000)
 """Measured on calls of an attention that stores its scores, on one core."""
+
+WIDE = 2
+"""Work in float64, in that of other types: its numbers take twice the bytes."""
 
 USUAL_STEP = 2
 """Of the common widths and divisions of common kinds, every second one meets in one run."""
@@ -236,7 +242,8 @@ def work_of(case: Case) -> float:
     scores = _scores_of(case)
     numbers = case.batch * (case.heads * case.queries + case.kv_heads * case.keys) * channels
     judged = judged_heads(case) * case.keys * channels
-    return (
+    wide = WIDE if case.dtype == torch.float64 else 1
+    return wide * (
         scores * channels * product
         + scores * costs.score * (1 if case.mask is None else 2)
         + numbers * costs.number
@@ -246,11 +253,12 @@ def work_of(case: Case) -> float:
 
 def is_affordable(case: Case, work: float, longest: int = LONGEST) -> bool:
     """Return whether a call takes at most some work, and memory and lengths as any launch."""
-    numbers = case.batch * case.kv_heads * case.keys * (case.d_head + case.d_value)
+    of_head = case.batch * case.keys * (case.d_head + case.d_value)
     return (
         work_of(case) <= work
         and _scores_of(case) <= SCORES / (COPIES if case.backward else 1)
-        and numbers <= NUMBERS
+        and case.kv_heads * of_head <= NUMBERS
+        and case.heads * of_head * case.dtype.itemsize <= REPEATED
         and max(case.queries, case.keys) <= longest
     )
 

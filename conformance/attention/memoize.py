@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
 
 from attnspec.conformance.attention.call import Call
@@ -128,10 +129,11 @@ def content_of(value: Any) -> Any:
         return value
     if isinstance(value, torch.Tensor):
         bits = value.detach().view(torch.int16) if value.dtype == torch.bfloat16 else value
-        stored = bits.numpy(force=True).tobytes()
-        if len(stored) > SHORT:
-            stored = hashlib.sha256(stored).digest()  # processors have instructions for it
-        return value.shape, value.dtype, value.device, stored
+        stored = np.ascontiguousarray(bits.numpy(force=True))
+        is_short = stored.nbytes <= SHORT
+        # SHA-256, since processors have instructions for it
+        contents = stored.tobytes() if is_short else hashlib.sha256(stored.data).digest()
+        return value.shape, value.dtype, value.device, contents
     if isinstance(value, Call):
         return tuple([content_of(getattr(value, name)) for name in _ARGUMENTS])
     if isinstance(value, tuple):

@@ -6,7 +6,7 @@ import zlib
 from collections.abc import Callable
 
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Float64, Int64
 
 from attnspec.spec import Case, Values
 
@@ -16,8 +16,8 @@ KEPT = 2**13
 """Numbers in the largest draw that is cached."""
 
 
-MANY = 2**16
-"""Numbers beyond which a draw takes long."""
+PERIOD = 65_539
+"""Numbers after which a long draw repeats: a prime, so that no two rows of a tensor are equal."""
 
 
 def generator(seed: int, purpose: str) -> torch.Generator:
@@ -30,27 +30,22 @@ def seed_of(seed: int, purpose: str) -> int:
     return zlib.crc32(f"{seed}/{purpose}".encode())
 
 
-def normal(case: Case, purpose: str, *shape: int) -> Float[torch.Tensor, "..."]:
-    """Return standard normal numbers of a case, in the type of `type_of_draw`."""
-    if math.prod(shape) > KEPT:
-        dtype = type_of_draw(case, math.prod(shape))
-        return torch.randn(*shape, generator=generator(case.seed, purpose), dtype=dtype)
-    # a copy: a subject may write to its inputs
-    return _numbers(seed_of(case.seed, purpose), shape).clone()
-
-
-def type_of_draw(case: Case, numbers: int) -> torch.dtype:
-    """Return the type in which numbers are drawn: many are drawn in float32, five times as fast.
-
-    Their last bits differ between processors with other vector instructions.
-    """
-    is_narrow = numbers > MANY and case.dtype != torch.float64
-    return torch.float32 if is_narrow else torch.float64
+def normal(case: Case, purpose: str, *shape: int) -> Float64[torch.Tensor, "..."]:
+    """Return standard normal numbers of a case; many repeat, since to draw takes long."""
+    seed, numbers = seed_of(case.seed, purpose), math.prod(shape)
+    if numbers <= KEPT:
+        return _numbers(seed, shape).clone()  # a copy: a subject may write to its inputs
+    drawn = _draw(seed, (min(numbers, PERIOD),))
+    return drawn.repeat(-(-numbers // PERIOD))[:numbers].view(shape)
 
 
 @functools.lru_cache(maxsize=1024)
-def _numbers(seed: int, shape: tuple[int, ...]) -> torch.Tensor:
+def _numbers(seed: int, shape: tuple[int, ...]) -> Float64[torch.Tensor, "..."]:
     """Return cached standard normal numbers: most laws draw the same few shapes and seeds."""
+    return _draw(seed, shape)
+
+
+def _draw(seed: int, shape: tuple[int, ...]) -> Float64[torch.Tensor, "..."]:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 

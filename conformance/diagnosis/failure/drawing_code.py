@@ -7,13 +7,13 @@ import torch
 
 from attnspec.conformance.attention.inputs import attention_mask
 from attnspec.conformance.attention.values import (
+    PERIOD,
     RAMPS,
     level,
     needle_factor,
     seed_of,
     sign,
     spread,
-    type_of_draw,
 )
 from attnspec.spec import Case, MaskKind, MaskPattern, MaskShape, Values
 from attnspec.spec.case import BIASES
@@ -95,8 +95,11 @@ def _needles(case: Case) -> str:
 
 def _normal(case: Case, purpose: str, shape: tuple[int, ...]) -> str:
     generator = f"torch.Generator().manual_seed({seed_of(case.seed, purpose)})"
-    dtype = type_of_draw(case, math.prod(shape))
-    return f"torch.randn({shape}, generator={generator}, dtype={dtype})"
+    numbers = math.prod(shape)
+    if numbers <= PERIOD:
+        return f"torch.randn({shape}, generator={generator}, dtype=torch.float64)"
+    drawn = f"torch.randn({PERIOD}, generator={generator}, dtype=torch.float64)"
+    return f"{drawn}.repeat({-(-numbers // PERIOD)})[:{numbers}].view({shape})"
 
 
 _CUTS = {
