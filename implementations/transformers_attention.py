@@ -116,8 +116,8 @@ def flex_supports(case: Case) -> str | None:
 
 
 LARGE = (
-    *(Values.PEAKED, Values.NEGATIVE, Values.GROWING, Values.CLIMBING, Values.OFFSET),
-    *(Values.ONE_HOT, Values.NEEDLES),
+    *(Values.PEAKED, Values.NEGATIVE, Values.VERY_NEGATIVE, Values.OFFSET),
+    *(Values.GROWING, Values.CLIMBING, Values.ONE_HOT, Values.NEEDLES),
 )
 """Numbers whose scores exceed 16."""
 

@@ -22,6 +22,7 @@ from attnspec.conformance.attention.workloads import (
     Turns,
     layouts_by_turns,
     options_of,
+    scale_by_turns,
     with_type_of_mask,
 )
 from attnspec.spec import Case, Feature, Values
@@ -38,7 +39,7 @@ SCORES = 72_000_000
 COPIES = 3
 """Copies of the scores that a backward pass holds, in those of a call without one."""
 
-NUMBERS = 2**25
+NUMBERS = 2**26
 """Numbers of keys and values of a launch."""
 
 REPEATED = 2**30
@@ -79,7 +80,7 @@ class Costs:
     judged: float
 
 
-FORWARD = Costs(product=1, slow=12, score=400, number=300, judged=1000)
+FORWARD = Costs(product=1, slow=12, score=400, number=120, judged=1000)
 BACKWARD = Costs(product=3, slow=36, score=500, number=400, judged=2000)
 """Measured on calls of an attention that stores its scores, on one core."""
 
@@ -193,18 +194,24 @@ WIDE_GROUPS = Division(name="wide groups", batch=(1, 2), heads=((8, 1), (12, 1),
 
 OVER_256_HEADS = Division(name="over 256 heads", batch=(8,), heads=((33, 11), (33, 3), (34, 2)))
 
+A_FEW_HEADS = Division(
+    name="a few heads",
+    batch=(1, 1, 2),
+    heads=((2, 2), (2, 1), (3, 1), (5, 1), (7, 1), (6, 2)),
+    work=1.5,
+)
+
+MANY_REQUESTS = Division(
+    name="many requests", batch=(16, 17, 24), heads=((1, 1), (2, 2), (4, 1)), work=2
+)
+
 DIVISIONS = (
     ONE_HEAD,
-    Division(
-        name="a few heads",
-        batch=(1, 1, 2),
-        heads=((2, 2), (2, 1), (3, 1), (5, 1), (7, 1), (6, 2)),
-        work=1.5,
-    ),
+    A_FEW_HEADS,
     WIDE_GROUPS,
     Division(name="requests of wide groups", batch=(4, 5, 8), heads=((8, 1), (12, 1), (18, 2))),
     Division(name="many heads", batch=(1, 2), heads=((32, 8), (40, 8), (32, 32), (64, 8))),
-    Division(name="many requests", batch=(16, 17, 24), heads=((1, 1), (2, 2), (4, 1)), work=2),
+    MANY_REQUESTS,
     Division(name="tens of requests", batch=(32, 48, 64), heads=((2, 1), (2, 2), (8, 1)), work=1.5),
     Division(name="very wide groups", batch=(1, 1, 2), heads=((48, 1), (71, 1), (128, 1))),
     OVER_256_HEADS,
@@ -217,6 +224,11 @@ ALWAYS = {
     (WIDTHS[1], WIDE_GROUPS): WIDE_GROUPS.work,
 }
 """Work of widths and divisions that meet in every run, in kinds with the largest launches."""
+
+ALWAYS_IN_TRAINING = {
+    (WIDTHS[0], division): division.work for division in (ONE_HEAD, A_FEW_HEADS, MANY_REQUESTS)
+}
+"""Likewise in common kinds with a backward pass, which are called once."""
 
 ONCE, AGAIN = "one call", "again"
 AFTER_A_MULTIPLE, AFTER_A_SHORTER = "after a multiple of a tile", "after a shorter one"
@@ -293,6 +305,8 @@ def launches(
     makes = _Launches(kind, claimed, dtypes, dice, turns, device, is_aligned)
     start = dice.randrange(STARTS)
     always = ALWAYS if kind.is_largest else {}
+    if kind.backward and kind.is_common:
+        always = ALWAYS_IN_TRAINING
     for (row, widths), (column, division) in product(enumerate(WIDTHS), enumerate(DIVISIONS)):
         step = USUAL_STEP if kind.is_common and _is_usual(widths, division) else kind.step
         usual = division.work * (1 if widths in COMMON_WIDTHS else SMALLER)
@@ -337,7 +351,8 @@ class _Launches:
         """Return the calls of a launch, or none if the least one is too large."""
         kind, dice, turns = self.kind, self.dice, self.turns
         sequence = ONCE
-        if division is not ONE_HEAD and work < LARGEST:
+        is_once = kind.backward and kind.is_common and (widths, division) in ALWAYS_IN_TRAINING
+        if division is not ONE_HEAD and work < LARGEST and not is_once:
             sequence = turns.choose(SEQUENCES, (kind.name, bool(options)))
         case = self.smallest(widths, division, options, dtype)
         few = dice.randint(*(kind.queries or kind.keys or (1, 1)))
@@ -405,6 +420,7 @@ class _Launches:
                 turns, kind.name, kv_heads=kv_heads, is_cached=kind.queries is not None
             ),
             values=turns.choose(CONTENTS, kind.name),
+            scale=scale_by_turns(turns, kind.name, d_head),
             **options,
         )
         return with_type_of_mask(case, turns)

@@ -37,9 +37,12 @@ def lay_out_operands(operands: tuple[torch.Tensor, ...], layouts: Layouts) -> li
     """Return queries, keys and values in their layouts.
 
     Packed ones that differ in heads at most share a buffer, as the result of one projection: all
-    three, or two of them.
+    three, or two of them. Those that are packed for each head do if all three have equal shapes.
     """
     chosen = (layouts.query, layouts.key, layouts.value)
+    if set(chosen) == {Layout.PACKED_HEADS} and len({operand.shape for operand in operands}) == 1:
+        buffer = torch.stack([operand.transpose(1, 2) for operand in operands], dim=3)
+        return [part.transpose(1, 2) for part in buffer.unbind(3)]
     laid = [lay_out(*each) for each in zip(operands, chosen, strict=True)]
     shared = [place for place, layout in enumerate(chosen) if layout is Layout.PACKED]
     packed = [operands[place] for place in shared]
@@ -115,6 +118,15 @@ def _packed(tensor: torch.Tensor) -> torch.Tensor:
     return view
 
 
+def _packed_heads(tensor: torch.Tensor) -> torch.Tensor:
+    if tensor.dim() < 4:
+        return _padded(tensor)
+    batch, heads, length, channels = tensor.shape
+    view = _filled((batch, length, heads, 3, channels), tensor)[:, :, :, 1].transpose(1, 2)
+    view.copy_(tensor)
+    return view
+
+
 def _padded(tensor: torch.Tensor) -> torch.Tensor:
     return _corner(tensor, rows=2, channels=_GAP)
 
@@ -141,6 +153,15 @@ def _cache_inside(tensor: torch.Tensor) -> torch.Tensor:
         return _cache(tensor)
     batch, heads, length, channels = tensor.shape
     view = _filled((batch, length + 2, heads, channels), tensor)[:, :length].transpose(1, 2)
+    view.copy_(tensor)
+    return view
+
+
+def _fewer_heads(tensor: torch.Tensor) -> torch.Tensor:
+    if tensor.dim() < 4:
+        return _cache(tensor)
+    batch, heads, length, channels = tensor.shape
+    view = _filled((batch, 2 * heads, length, channels), tensor)[:, :heads]
     view.copy_(tensor)
     return view
 
@@ -175,10 +196,12 @@ _LAYOUTS: dict[Layout, Callable[[torch.Tensor], torch.Tensor]] = {
     Layout.EXPANDED: _expanded,
     Layout.EXPANDED_BATCH: _expanded_batch,
     Layout.PACKED: _packed,
+    Layout.PACKED_HEADS: _packed_heads,
     Layout.PADDED: _padded,
     Layout.PADDED_TO_EIGHT: _padded_to_eight,
     Layout.CACHE: _cache,
     Layout.CACHE_INSIDE: _cache_inside,
+    Layout.FEWER_HEADS: _fewer_heads,
     Layout.LENGTH_FIRST: _length_first,
     Layout.ODD_STRIDES: _odd_strides,
     Layout.UNALIGNED: _unaligned,

@@ -129,11 +129,13 @@ _WIDTHS: dict[str, Condition] = {
 }
 _ALIKE: dict[Any, tuple[Any, ...]] = {
     Layout.HEADS_INSIDE: (Layout.HEADS_INSIDE, Layout.LENGTH_FIRST),
+    Layout.PACKED: (Layout.PACKED, Layout.PACKED_HEADS),
     Layout.PADDED: (
         Layout.PADDED,
         Layout.PADDED_TO_EIGHT,
         Layout.CACHE,
         Layout.CACHE_INSIDE,
+        Layout.FEWER_HEADS,
     ),
     CallMode.PLAIN: (CallMode.PLAIN, CallMode.THREADS),
     CallMode.DEFAULT_FLOAT64: tuple(DEFAULTS),

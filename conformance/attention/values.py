@@ -92,7 +92,11 @@ def _shifted(
 
 
 def _negative(case: Case, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Tensors:
-    return *_shifted(case, -60.0, q, k), v
+    return *_shifted(case, BELOW[case.values], q, k), v
+
+
+BELOW = {Values.NEGATIVE: -60.0, Values.VERY_NEGATIVE: -20_000.0}
+"""The score about which all scores of a negative family lie."""
 
 
 RAMPS = {Values.GROWING: 40.0, Values.CLIMBING: 160.0}
@@ -206,6 +210,7 @@ _FAMILIES: dict[Values, Callable[..., Tensors]] = {
     Values.NORMAL: _normal,
     Values.PEAKED: _peaked,
     Values.NEGATIVE: _negative,
+    Values.VERY_NEGATIVE: _negative,
     Values.GROWING: _ramp,
     Values.CLIMBING: _ramp,
     Values.OFFSET: _offset,

@@ -54,15 +54,24 @@ MODES_OF_TRAINING = (
     CallMode.THREADS,
     CallMode.DEFAULT_FLOAT16,
 )
-LAYOUTS = (Layout.CONTIGUOUS, Layout.HEADS_INSIDE, Layout.PACKED, Layout.LENGTH_FIRST)
+LAYOUTS = (
+    Layout.CONTIGUOUS,
+    Layout.HEADS_INSIDE,
+    Layout.PACKED,
+    Layout.LENGTH_FIRST,
+    Layout.PACKED_HEADS,
+)
 CACHES = (
     Layout.CONTIGUOUS,
     Layout.CACHE,
     Layout.HEADS_INSIDE,
     Layout.CACHE_INSIDE,
+    Layout.FEWER_HEADS,
     Layout.EXPANDED_BATCH,
 )
 """Layouts of keys and values that come from a cache, which all texts of a batch may share."""
+SCALES = (None, None, 0.8)
+"""Scales in that of the definition; most calls give none."""
 SHARED = (True, *[False] * 6)
 """Turns of calls, true for those whose key/value heads are views of one head."""
 CONTENTS = (
@@ -230,6 +239,18 @@ def layouts_by_turns(turns: Turns, purpose: str, *, kv_heads: int, is_cached: bo
     if kv_heads > 1 and turns.choose(SHARED):
         of_keys = Layout.EXPANDED  # heads of one key/value head, made by `expand`
     return Layouts(query=layout, key=of_keys, value=of_keys)
+
+
+def scale_by_turns(turns: Turns, purpose: str, d_head: int) -> float | None:
+    """Return the scale of every third call, which kernels for some width may not read; else None.
+
+    Args:
+        turns: choose it.
+        purpose: its calls have turns of their own.
+        d_head: the width of a head.
+    """
+    factor = turns.choose(SCALES, purpose)
+    return None if factor is None else factor * d_head**-0.5
 
 
 def with_type_of_mask(case: Case, turns: Turns) -> Case:

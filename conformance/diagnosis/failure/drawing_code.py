@@ -7,6 +7,7 @@ import torch
 
 from attnspec.conformance.attention.inputs import attention_mask
 from attnspec.conformance.attention.values import (
+    BELOW,
     PERIOD,
     RAMPS,
     level,
@@ -38,8 +39,8 @@ def drawings_of(name: str, shape: tuple[int, ...], case: Case) -> Iterator[str]:
     family = case.values
     if family is Values.PEAKED and name == "query":
         yield f"4 * {normal}"
-    if family in (Values.NEGATIVE, Values.OFFSET) and name in ("query", "key"):
-        score = -60.0
+    if family in (*BELOW, Values.OFFSET) and name in ("query", "key"):
+        score = BELOW.get(family, 0.0)
         if family is Values.OFFSET:
             far = 800.0 if case.dtype == torch.float64 else 120.0
             score = far if case.seed % 2 == 0 else -far

@@ -22,6 +22,7 @@ from attnspec.conformance.attention.workloads import (
     Turns,
     layouts_by_turns,
     options_of,
+    scale_by_turns,
     with_type_of_mask,
 )
 from attnspec.conformance.laws.helpers.claims import DesignClaims
@@ -201,9 +202,11 @@ def _drawn(subject: Subject, row: Row, backward: bool, dice: random.Random, turn
         mode=turns.choose(MODES_OF_TRAINING if backward else MODES),
         layouts=layouts,
         values=turns.choose(CONTENTS, "triples"),
+        scale=scale_by_turns(turns, "triples", case.d_head),
         seed=dice.randrange(2**16),
     )
-    forms = (varied, varied.but(layouts=Layouts()))
+    plain = varied.but(layouts=Layouts())
+    forms = (varied, plain, plain.but(scale=None))
     return next((each for each in forms if subject.refuses(each) is None), case)
 
 

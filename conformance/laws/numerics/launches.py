@@ -54,7 +54,7 @@ def cases_of_launches(
 
 
 def _sequences(subject: Subject, kind: Kind, seed: int) -> Iterator[list[Case]]:
-    """Yield the claimed launches of a kind, in their layouts or contiguous."""
+    """Yield the claimed launches of a kind, or contiguous ones, or those of the usual scale."""
     implementation = subject.implementation
     dice = random.Random(f"{seed}/{kind.name}")
     for sequence in launches(
@@ -66,7 +66,8 @@ def _sequences(subject: Subject, kind: Kind, seed: int) -> Iterator[list[Case]]:
         device=subject.device,
         is_aligned=implementation.profile.causal_alignment is CausalAlignment.LOWER_RIGHT,
     ):
-        for form in (sequence, [case.but(layouts=Layouts()) for case in sequence]):
+        contiguous = [case.but(layouts=Layouts()) for case in sequence]
+        for form in (sequence, contiguous, [case.but(scale=None) for case in contiguous]):
             claimed = [case for case in form if subject.refuses(case) is None]
             if claimed:
                 yield claimed

@@ -49,6 +49,16 @@ class OwnMaximum(Tiled):
 
 
 @mistake(
+    "own-tile-maximum-begins",
+    "the running maximum begins at -10 000, and rows whose scores are lower are zero",
+    killed_by="output-equals-the-definition",
+)
+class MaximumBeginsTooHigh(Tiled):
+    def grow(self, peak: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        return super().grow(peak, scores).clamp(min=-10_000.0)
+
+
+@mistake(
     "TIL-01",
     "the empty places of the last tile of keys count in the sum",
     killed_by="output-equals-the-definition",

@@ -111,6 +111,36 @@ plant_dense(
 )
 
 
+def _heads_are_dense(tensor: torch.Tensor) -> torch.Tensor:
+    heads, channels = tensor.shape[1], tensor.shape[3]
+    of_batch, of_head, of_token, of_channel = tensor.stride()
+    if heads == 1 or of_token != heads * of_head:
+        return tensor
+    return read_memory(tensor, (of_batch, channels, of_token, of_channel))
+
+
+plant_dense(
+    "own-packed-for-each-head",
+    "heads inside taken for dense: projections packed for each head are wrong",
+    _reading(_heads_are_dense),
+    killed_by="memory-layout-changes-nothing",
+)
+
+
+def _batch_follows_from_heads(tensor: torch.Tensor) -> torch.Tensor:
+    _, *inner = tensor.stride()
+    is_outside = inner[0] > inner[1]  # heads lie outside of the length
+    return read_memory(tensor, (tensor.shape[1] * inner[0], *inner)) if is_outside else tensor
+
+
+plant_dense(
+    "own-stride-of-the-batch",
+    "batch elements as far apart as their heads take, if these lie outside of the length",
+    _reading(_batch_follows_from_heads),
+    killed_by="memory-layout-changes-nothing",
+)
+
+
 @mistake(
     "STR-07",
     "stride 1 demanded of an axis of size one",
