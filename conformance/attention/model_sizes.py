@@ -14,7 +14,8 @@ PADDING = Mask(kind=MaskKind.BOOL, pattern=MaskPattern.PADDING, shape=MaskShape.
 LEFT_PADDING = Mask(kind=MaskKind.BOOL, pattern=MaskPattern.LEFT_PADDING, shape=MaskShape.KEYS)
 BIAS = Mask(kind=MaskKind.FLOAT, pattern=MaskPattern.BIAS, shape=MaskShape.HEADS)
 OWN_BIAS = Mask(kind=MaskKind.FLOAT, pattern=MaskPattern.BIAS, shape=MaskShape.FULL)
-TEXTS = Mask(kind=MaskKind.BOOL, pattern=MaskPattern.DOCUMENTS, shape=MaskShape.QUERIES)
+TEXTS = Mask(kind=MaskKind.BOOL, pattern=MaskPattern.PADDING, shape=MaskShape.BATCH)
+"""Masks of four axes, another one for each text of a batch."""
 SIDES = (127, 128, 200, 255, 256)
 """Keys to the left of a query that windows let it read; those of the models, 128 to 4 096, are
 whole multiples of tiles, and some count the query itself."""

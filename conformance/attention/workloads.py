@@ -68,8 +68,10 @@ CACHES = (
     Layout.CACHE_INSIDE,
     Layout.FEWER_HEADS,
     Layout.EXPANDED_BATCH,
+    Layout.TRANSPOSED,
 )
-"""Layouts of keys and values that come from a cache, which all texts of a batch may share."""
+"""Layouts of keys and values that come from a cache, which all texts of a batch may share; beside
+transposed keys, values are contiguous."""
 SCALES = (None, None, 0.8)
 """Scales in that of the definition; most calls give none."""
 SHARED = (True, *[False] * 6)
@@ -238,7 +240,8 @@ def layouts_by_turns(turns: Turns, purpose: str, *, kv_heads: int, is_cached: bo
     of_keys = turns.choose(CACHES, purpose) if is_cached else layout
     if kv_heads > 1 and turns.choose(SHARED):
         of_keys = Layout.EXPANDED  # heads of one key/value head, made by `expand`
-    return Layouts(query=layout, key=of_keys, value=of_keys)
+    of_values = Layout.CONTIGUOUS if of_keys is Layout.TRANSPOSED else of_keys
+    return Layouts(query=layout, key=of_keys, value=of_values)
 
 
 def scale_by_turns(turns: Turns, purpose: str, d_head: int) -> float | None:

@@ -274,8 +274,31 @@ MANY += (
     ModelCase(n_head=12, d_head=64, length=17, n_positions=20, initializer_range=0.02, seed=18),
     ModelCase(n_head=12, d_head=64, length=70, n_positions=80, initializer_range=0.02, seed=18),
 )
+MANY += (
+    # heads wider than 64, as in Cerebras-GPT
+    *(
+        ModelCase(d_head=80, length=3, initializer_range=0.05, seed=41, dtype=dtype)
+        for dtype in (torch.float64, torch.float32)
+    ),
+    ModelCase(d_head=128, length=3, initializer_range=0.05, seed=41),
+    ModelCase(n_head=2, d_head=96, length=17, n_positions=20, initializer_range=0.05, seed=41),
+    # a batch of over 4 096 tokens
+    *(
+        ModelCase(
+            vocab_size=7, length=33, n_positions=33, batch=130, initializer_range=0.05, seed=43,
+            dtype=dtype,
+        )
+        for dtype in (torch.float64, torch.float32)
+    ),
+    ModelCase(vocab_size=7, d_head=1, length=1600, n_positions=1600, seed=42),
+    # over 512 tokens for more layers and heads than a loop of a fixed size holds
+    ModelCase(
+        n_layer=6, n_head=9, d_head=1, length=520, n_positions=520, vocab_size=7,
+        initializer_range=0.05, seed=44,
+    ),
+)  # fmt: skip
 """Cases whose ids do not fit into 15 or 16 bits, of over 1 024 positions, or of the widths of
-released models."""
+released models, or larger in one size than the others."""
 
 WIDE_HEADS: tuple[ModelCase, ...] = tuple(
     ModelCase(
