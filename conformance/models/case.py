@@ -290,7 +290,7 @@ MANY += (
         )
         for dtype in (torch.float64, torch.float32)
     ),
-    ModelCase(vocab_size=7, d_head=1, length=1600, n_positions=1600, seed=42),
+    ModelCase(vocab_size=7, d_head=3, length=1600, n_positions=1600, seed=42),
     # over 512 tokens for more layers and heads than a loop of a fixed size holds
     ModelCase(
         n_layer=6, n_head=9, d_head=1, length=520, n_positions=520, vocab_size=7,
