@@ -304,15 +304,16 @@ def launches(
     """
     makes = _Launches(kind, claimed, dtypes, dice, turns, device, is_aligned)
     start = dice.randrange(STARTS)
-    always = ALWAYS if kind.is_largest else {}
-    if kind.backward and kind.is_common:
-        always = ALWAYS_IN_TRAINING
+    is_common_training = kind.backward and kind.is_common
+    always = ALWAYS_IN_TRAINING if is_common_training else ALWAYS if kind.is_largest else {}
     for (row, widths), (column, division) in product(enumerate(WIDTHS), enumerate(DIVISIONS)):
         step = USUAL_STEP if kind.is_common and _is_usual(widths, division) else kind.step
         usual = division.work * (1 if widths in COMMON_WIDTHS else SMALLER)
         work = always.get((widths, division), usual)
-        if (widths, division) in always or (row + column + start) % step == 0:
-            yield makes.sequence(widths, division, {}, work)
+        is_always = (widths, division) in always
+        if is_always or (row + column + start) % step == 0:
+            is_once = is_always and is_common_training
+            yield makes.sequence(widths, division, {}, work, is_once=is_once)
     quick = quick_types(dtypes, device)
     if kind.is_largest and quick:
         for dtype in dtypes:
@@ -347,11 +348,11 @@ class _Launches:
         options: dict[str, Any],
         work: float,
         dtype: torch.dtype | None = None,
+        is_once: bool = False,
     ) -> list[Case]:
         """Return the calls of a launch, or none if the least one is too large."""
         kind, dice, turns = self.kind, self.dice, self.turns
         sequence = ONCE
-        is_once = kind.backward and kind.is_common and (widths, division) in ALWAYS_IN_TRAINING
         if division is not ONE_HEAD and work < LARGEST and not is_once:
             sequence = turns.choose(SEQUENCES, (kind.name, bool(options)))
         case = self.smallest(widths, division, options, dtype)

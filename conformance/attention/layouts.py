@@ -85,9 +85,7 @@ def _sliced(tensor: torch.Tensor) -> torch.Tensor:
         buffer = torch.full(
             (*outer, _GAP + 2 * channels), torch.nan, dtype=tensor.dtype, device=tensor.device
         )
-    view = buffer[..., _GAP::2]
-    view.copy_(tensor)
-    return view
+    return buffer[..., _GAP::2].copy_(tensor)
 
 
 def _expanded(tensor: torch.Tensor) -> torch.Tensor:
@@ -113,18 +111,16 @@ def _packed(tensor: torch.Tensor) -> torch.Tensor:
     if tensor.dim() < 4:
         return _padded(tensor)
     batch, heads, length, channels = tensor.shape
-    view = _filled((batch, length, 3, heads, channels), tensor)[:, :, 1].transpose(1, 2)
-    view.copy_(tensor)
-    return view
+    buffer = _filled((batch, length, 3, heads, channels), tensor)
+    return buffer[:, :, 1].transpose(1, 2).copy_(tensor)
 
 
 def _packed_heads(tensor: torch.Tensor) -> torch.Tensor:
     if tensor.dim() < 4:
         return _padded(tensor)
     batch, heads, length, channels = tensor.shape
-    view = _filled((batch, length, heads, 3, channels), tensor)[:, :, :, 1].transpose(1, 2)
-    view.copy_(tensor)
-    return view
+    buffer = _filled((batch, length, heads, 3, channels), tensor)
+    return buffer[:, :, :, 1].transpose(1, 2).copy_(tensor)
 
 
 def _padded(tensor: torch.Tensor) -> torch.Tensor:
@@ -143,27 +139,22 @@ def _corner(tensor: torch.Tensor, rows: int, channels: int) -> torch.Tensor:
     """Return the first rows and channels of a buffer that has more of them."""
     *outer, length, width = (1, *tensor.shape) if tensor.dim() == 1 else tensor.shape
     view = _filled((*outer, length + rows, width + channels), tensor)[..., :length, :width]
-    view = view[0] if tensor.dim() == 1 else view
-    view.copy_(tensor)
-    return view
+    return (view[0] if tensor.dim() == 1 else view).copy_(tensor)
 
 
 def _cache_inside(tensor: torch.Tensor) -> torch.Tensor:
     if tensor.dim() < 4:
         return _cache(tensor)
     batch, heads, length, channels = tensor.shape
-    view = _filled((batch, length + 2, heads, channels), tensor)[:, :length].transpose(1, 2)
-    view.copy_(tensor)
-    return view
+    buffer = _filled((batch, length + 2, heads, channels), tensor)
+    return buffer[:, :length].transpose(1, 2).copy_(tensor)
 
 
 def _fewer_heads(tensor: torch.Tensor) -> torch.Tensor:
     if tensor.dim() < 4:
         return _cache(tensor)
     batch, heads, length, channels = tensor.shape
-    view = _filled((batch, 2 * heads, length, channels), tensor)[:, :heads]
-    view.copy_(tensor)
-    return view
+    return _filled((batch, 2 * heads, length, channels), tensor)[:, :heads].copy_(tensor)
 
 
 def _length_first(tensor: torch.Tensor) -> torch.Tensor:
@@ -174,9 +165,7 @@ def _length_first(tensor: torch.Tensor) -> torch.Tensor:
 
 def _unaligned(tensor: torch.Tensor) -> torch.Tensor:
     buffer = tensor.new_empty(tensor.numel() + 1)
-    view = buffer[1:].view(tensor.shape)
-    view.copy_(tensor)
-    return view
+    return buffer[1:].view(tensor.shape).copy_(tensor)
 
 
 def _odd_strides(tensor: torch.Tensor) -> torch.Tensor:

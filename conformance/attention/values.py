@@ -91,12 +91,24 @@ def _shifted(
     return query_mean + deviation * q, key_mean + deviation * k
 
 
-def _negative(case: Case, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Tensors:
-    return *_shifted(case, BELOW[case.values], q, k), v
+def _far(case: Case, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Tensors:
+    return *_shifted(case, common_score(case), q, k), v
 
 
-BELOW = {Values.NEGATIVE: -60.0, Values.VERY_NEGATIVE: -20_000.0}
-"""The score about which all scores of a negative family lie."""
+FAR = (Values.NEGATIVE, Values.VERY_NEGATIVE, Values.OFFSET)
+"""Families whose scores all lie about one that is far from zero."""
+
+
+def common_score(case: Case) -> float:
+    """Return the score about which all scores of a case of one of these families lie."""
+    if case.values is Values.NEGATIVE:
+        return -60.0
+    if case.values is Values.VERY_NEGATIVE:
+        return -20_000.0
+    # exp leaves float32 at 88 and float64 at 709: a kernel that does not subtract the maximum
+    # overflows on one of the two signs and divides zero by zero on the other.
+    score = 800.0 if case.dtype == torch.float64 else 120.0
+    return score if case.seed % 2 == 0 else -score
 
 
 RAMPS = {Values.GROWING: 40.0, Values.CLIMBING: 160.0}
@@ -107,13 +119,6 @@ def _ramp(case: Case, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Tens
     high = level(case, RAMPS[case.values])
     ramp = torch.linspace(0, 1, case.keys, dtype=torch.float64)[:, None] if case.keys else 0.0
     return high + 0.1 * q, sign(case) * high * ramp + 0.1 * k, v
-
-
-def _offset(case: Case, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Tensors:
-    # exp leaves float32 at 88 and float64 at 709: a kernel that does not subtract the maximum
-    # overflows on one of the two signs and divides zero by zero on the other.
-    score = 800.0 if case.dtype == torch.float64 else 120.0
-    return *_shifted(case, score if case.seed % 2 == 0 else -score, q, k), v
 
 
 def _one_hot(case: Case, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Tensors:
@@ -209,11 +214,9 @@ def _needles(case: Case, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> T
 _FAMILIES: dict[Values, Callable[..., Tensors]] = {
     Values.NORMAL: _normal,
     Values.PEAKED: _peaked,
-    Values.NEGATIVE: _negative,
-    Values.VERY_NEGATIVE: _negative,
+    **dict.fromkeys(FAR, _far),
     Values.GROWING: _ramp,
     Values.CLIMBING: _ramp,
-    Values.OFFSET: _offset,
     Values.ONE_HOT: _one_hot,
     Values.INTEGERS: _integers,
     Values.TIES: _ties,

@@ -244,6 +244,16 @@ def layouts_by_turns(turns: Turns, purpose: str, *, kv_heads: int, is_cached: bo
     return Layouts(query=layout, key=of_keys, value=of_values)
 
 
+def forms_of(case: Case) -> tuple[Case, ...]:
+    """Return a case, and forms that a subject may take if it refuses it, in their order.
+
+    Returns:
+        The case, one with contiguous operands, and one with the usual scale too.
+    """
+    contiguous = case.but(layouts=Layouts())
+    return case, contiguous, contiguous.but(scale=None)
+
+
 def scale_by_turns(turns: Turns, purpose: str, d_head: int) -> float | None:
     """Return the scale of every third call, which kernels for some width may not read; else None.
 

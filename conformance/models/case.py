@@ -273,8 +273,6 @@ MANY: tuple[ModelCase, ...] = tuple(
 MANY += (
     ModelCase(n_head=12, d_head=64, length=17, n_positions=20, initializer_range=0.02, seed=18),
     ModelCase(n_head=12, d_head=64, length=70, n_positions=80, initializer_range=0.02, seed=18),
-)
-MANY += (
     # heads wider than 64, as in Cerebras-GPT
     *(
         ModelCase(d_head=80, length=3, initializer_range=0.05, seed=41, dtype=dtype)

@@ -7,9 +7,10 @@ import torch
 
 from attnspec.conformance.attention.inputs import attention_mask
 from attnspec.conformance.attention.values import (
-    BELOW,
+    FAR,
     PERIOD,
     RAMPS,
+    common_score,
     level,
     needle_factor,
     seed_of,
@@ -39,12 +40,8 @@ def drawings_of(name: str, shape: tuple[int, ...], case: Case) -> Iterator[str]:
     family = case.values
     if family is Values.PEAKED and name == "query":
         yield f"4 * {normal}"
-    if family in (*BELOW, Values.OFFSET) and name in ("query", "key"):
-        score = BELOW.get(family, 0.0)
-        if family is Values.OFFSET:
-            far = 800.0 if case.dtype == torch.float64 else 120.0
-            score = far if case.seed % 2 == 0 else -far
-        middle, noise = spread(case, score)[0 if name == "query" else 1]
+    if family in FAR and name in ("query", "key"):
+        middle, noise = spread(case, common_score(case))[0 if name == "query" else 1]
         yield f"{middle!r} + {noise!r} * {normal}"
     if family in RAMPS and name in ("query", "key"):
         high = level(case, RAMPS[family])

@@ -20,6 +20,7 @@ from attnspec.conformance.attention.workloads import (
     MODES,
     MODES_OF_TRAINING,
     Turns,
+    forms_of,
     layouts_by_turns,
     options_of,
     scale_by_turns,
@@ -27,7 +28,7 @@ from attnspec.conformance.attention.workloads import (
 )
 from attnspec.conformance.laws.helpers.claims import DesignClaims
 from attnspec.conformance.laws.helpers.pairwise import Row, pairwise, threewise
-from attnspec.spec import Case, Feature, Layouts
+from attnspec.spec import Case, Feature
 
 Interval = tuple[int, int]
 """The least and the largest length of a class."""
@@ -205,9 +206,7 @@ def _drawn(subject: Subject, row: Row, backward: bool, dice: random.Random, turn
         scale=scale_by_turns(turns, "triples", case.d_head),
         seed=dice.randrange(2**16),
     )
-    plain = varied.but(layouts=Layouts())
-    forms = (varied, plain, plain.but(scale=None))
-    return next((each for each in forms if subject.refuses(each) is None), case)
+    return next((each for each in forms_of(varied) if subject.refuses(each) is None), case)
 
 
 def _changes(row: Row, dice: random.Random, turns: Turns) -> list[list[dict[str, Any]]]:

@@ -7,11 +7,11 @@ from itertools import islice
 
 from attnspec.conformance.attention.launches import KINDS, Kind, launches
 from attnspec.conformance.attention.subject import Subject
-from attnspec.conformance.attention.workloads import Turns
+from attnspec.conformance.attention.workloads import Turns, forms_of
 from attnspec.conformance.laws.helpers.cases import BF16, F32
 from attnspec.conformance.laws.helpers.large_calls import check_call, check_gradients
 from attnspec.conformance.laws.law import law
-from attnspec.spec import Case, CausalAlignment, Layouts, Values
+from attnspec.spec import Case, CausalAlignment, Values
 
 ROUNDS = 4
 """Times that effort thorough draws each launch."""
@@ -66,8 +66,7 @@ def _sequences(subject: Subject, kind: Kind, seed: int) -> Iterator[list[Case]]:
         device=subject.device,
         is_aligned=implementation.profile.causal_alignment is CausalAlignment.LOWER_RIGHT,
     ):
-        contiguous = [case.but(layouts=Layouts()) for case in sequence]
-        for form in (sequence, contiguous, [case.but(scale=None) for case in contiguous]):
+        for form in zip(*map(forms_of, sequence), strict=True):
             claimed = [case for case in form if subject.refuses(case) is None]
             if claimed:
                 yield claimed

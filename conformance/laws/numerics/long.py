@@ -8,7 +8,7 @@ from attnspec.conformance.attention.values import generator
 from attnspec.conformance.comparison.close import check_close
 from attnspec.conformance.comparison.violation import NotClaimed
 from attnspec.conformance.isolation.memory import require_length
-from attnspec.conformance.laws.helpers.cases import BF16, F16, F32
+from attnspec.conformance.laws.helpers.cases import BF16, F16, F32, F64
 from attnspec.conformance.laws.law import law
 from attnspec.spec import Case, Layout, Layouts, Values
 
@@ -74,8 +74,9 @@ def sampled_rows(case: Case) -> torch.Tensor:
     wide=(
         PEAKED.but(queries=4200, keys=4200, d_head=8, d_value=8),
         PEAKED.but(queries=2100, keys=2100, d_head=8, d_value=8, window=(1023, 0)),
-        # 256 splits of 1024 keys are no more than 2**18; with this seed the others have much weight
-        FEW.but(keys=300_000, seed=131),
+        # 256 splits of 1024 keys are 2**18 keys; with this seed the error without the others is
+        # 1.15 times the bound in float32
+        *vary(FEW.but(keys=300_000, seed=103), dtype=(F32, F64)),
     ),
     large=(LONG,),
 )

@@ -11,6 +11,7 @@ from attnspec.conformance.attention.workloads import (
     PHASES,
     Phase,
     Turns,
+    forms_of,
     with_type_of_mask,
     workloads,
 )
@@ -113,7 +114,7 @@ def _cases_of(
             if quick and work_of(case) > least:
                 case = case.but(dtype=quick[turn % len(quick)])
             case = with_type_of_mask(case, turns)
-            forms = (case, case.but(layouts=Layouts()))
+            forms = forms_of(case)
             chosen = next((each for each in forms if subject.refuses(each) is None), None)
             if chosen is not None:
                 yield chosen
