@@ -84,18 +84,28 @@ def spent(part: str, started: float) -> None:
         tally.add_seconds(part, time.perf_counter() - started)
 
 
-LONGEST = "longest call: "
-"""The beginning of the names of figures that are lengths of calls."""
+LARGEST = "longest call: "
+"""The beginning of the names of figures that are sizes of calls, as in reports that are stored."""
 
 
-def record_lengths(tally: Tally, queries: int, keys: int, *, backward: bool) -> None:
-    """Record that a call of attention was judged: the longest one of each kind is kept."""
+def record_sizes(tally: Tally, queries: int, keys: int, items: int, *, backward: bool) -> None:
+    """Record that a call of attention was judged: the largest sizes of each kind are kept.
+
+    Args:
+        tally: the counts of the law.
+        queries: of the call.
+        keys: likewise.
+        items: its batch elements times its heads.
+        backward: whether it has a backward pass.
+    """
     if queries == 1:
-        kind, length = "keys of one query", keys
+        sizes = {"keys of one query": keys}
     else:
-        kind, length = "queries and keys", min(queries, keys)
-    name = f"{LONGEST}{kind}{' with gradients' if backward else ''}"
-    tally.figures[name] = max(length, tally.figures.get(name, length))
+        sizes = {"queries and keys": min(queries, keys)}
+    sizes["scores of all heads"] = items * queries * keys
+    for kind, size in sizes.items():
+        name = f"{LARGEST}{kind}{' with gradients' if backward else ''}"
+        tally.figures[name] = max(size, tally.figures.get(name, size))
 
 
 def record_fraction(fraction: float) -> None:

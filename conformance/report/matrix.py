@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from attnspec.conformance.comparison.tally import LONGEST, REFUSED_COMBINATION
+from attnspec.conformance.comparison.tally import LARGEST, REFUSED_COMBINATION
 from attnspec.conformance.report.escape import escape_controls
 from attnspec.conformance.report.record import CONFORMING, DEVIATING, HIDDEN, Outcome, Record
 from attnspec.spec import RoundingLevel, all_clauses
@@ -132,7 +132,7 @@ def figures(records: Sequence[Record]) -> list[str]:
     return [
         f"{name}: " + ", ".join(f"{subject} {value:.2g}" for subject, value in row.items())
         for name, row in _largest_figures(records).items()
-        if not name.startswith(LONGEST)
+        if not name.startswith(LARGEST)
     ]
 
 
@@ -146,18 +146,26 @@ def _largest_figures(records: Sequence[Record]) -> dict[str, dict[str, float]]:
     return largest
 
 
-def _longest_calls(records: Sequence[Record]) -> list[str]:
-    """Return a line for each subject of attention: how long its longest calls were."""
+def _largest_calls(records: Sequence[Record]) -> list[str]:
+    """Return a line for each subject of attention: how large its largest calls were."""
     calls: dict[str, list[str]] = {}
     for name, row in sorted(_largest_figures(records).items(), reverse=True):
-        if name.startswith(LONGEST):
+        if name.startswith(LARGEST):
             for subject, value in row.items():
-                kind = name.removeprefix(LONGEST)
-                calls.setdefault(subject, []).append(f"{value:.0f} {kind}")
+                kind = name.removeprefix(LARGEST)
+                calls.setdefault(subject, []).append(f"{_rounded(value)} {kind}")
     subjects = dict.fromkeys(record.subject for record in records)
     return [
-        f"longest calls: {each}: {', '.join(calls[each])}" for each in subjects if each in calls
+        f"largest calls: {each}: {', '.join(calls[each])}" for each in subjects if each in calls
     ]
+
+
+MILLION = 10**6
+
+
+def _rounded(value: float) -> str:
+    """Return a size in digits, or in millions from two of them on."""
+    return f"{value / MILLION:.0f} million" if value >= 2 * MILLION else f"{value:.0f}"
 
 
 def run_notes(records: Sequence[Record]) -> list[str]:
@@ -168,7 +176,7 @@ def run_notes(records: Sequence[Record]) -> list[str]:
         if record.outcome is Outcome.QUALITY_WARNING
     ]
     lines += _undeclared(records)
-    lines += _longest_calls(records)
+    lines += _largest_calls(records)
     lines += _pairs_of_regimes(records)
     lines += _refused(records)
     lines += _other_profiles(records)

@@ -66,7 +66,8 @@ class _LawRun:
             raise trial.error
         self.count.examples += 1
         if isinstance(case, Case):
-            tally.record_lengths(self.count, case.queries, case.keys, backward=case.backward)
+            items = case.batch * case.heads
+            tally.record_sizes(self.count, case.queries, case.keys, items, backward=case.backward)
         self.dtypes[str(getattr(case, "dtype", "")).removeprefix("torch.")] = None
 
     def record(self, outcome: Outcome, started: float, **more: Any) -> Record:

@@ -76,8 +76,14 @@ def test_the_pairs_that_were_called_are_told_with_what_no_call_could_show():
     assert line in run_notes([record])
 
 
-def test_the_longest_calls_of_an_implementation_are_told_in_one_line():
-    shorter = replace(OF_REGIMES, figures={"longest call: queries and keys": 7.0})
-    told = "longest calls: it: 5120 queries and keys, 9 keys of one query"
+def test_the_largest_calls_of_an_implementation_are_told_in_one_line():
+    shorter = replace(
+        OF_REGIMES,
+        figures={"longest call: queries and keys": 7.0, "longest call: scores of all heads": 7.2e7},
+    )
+    told = (
+        "largest calls: it: 72 million scores of all heads, 5120 queries and keys, "
+        "9 keys of one query"
+    )
     assert told in run_notes([OF_REGIMES, shorter])
     assert figures([OF_REGIMES]) == []
