@@ -56,6 +56,10 @@ THROUGH_A_CACHE = frozenset(
         "a-prompt-padded-on-the-right-can-be-continued",
         "a-cache-changes-no-token",
         "greedy-generation-equals-hugging-faces",
+        # with a cache as well as without
+        "given-positions-select-their-rows",
+        "masks-of-any-type-hide-the-same",
+        "ids-are-read-wherever-they-lie",
         # reads the states without a cache as well, where a wrong stage is found first
         "every-hidden-state-equals-the-oracles",
     }

@@ -75,10 +75,11 @@ def call(model: Any, input_ids: Int[torch.Tensor, "batch length"], **options: An
     """
     result = None
     tensors = {name: each for name, each in options.items() if isinstance(each, torch.Tensor)}
-    given = {"input_ids": input_ids} | {name: each.clone() for name, each in tensors.items()}
-    passed = {"input_ids": input_ids.clone()} | tensors
+    # the tensors themselves are passed: a copy would lie otherwise in memory
+    passed = {"input_ids": input_ids} | tensors
+    given = {name: each.clone() for name, each in passed.items()}
     try:
-        result = _timed("implementation", model, passed["input_ids"], **options)
+        result = _timed("implementation", model, input_ids, **options)
     finally:
         changed = [name for name, each in given.items() if not torch.equal(each, passed[name])]
         for name in changed:

@@ -3,13 +3,15 @@
 from collections.abc import Sequence
 from typing import Any
 
+import torch
+
 from attnspec.conformance.attention import growth as growth_of_calls
 from attnspec.conformance.attention.subject import Subject
 from attnspec.conformance.laws.law import Law
 from attnspec.conformance.models import growth as growth_of_models
 from attnspec.conformance.models.case import ModelCase
 from attnspec.conformance.runner.effort import Effort
-from attnspec.spec import Case, ModelImplementation
+from attnspec.spec import Case, ModelFeature, ModelImplementation
 
 COUNTS = {Effort.STANDARD: 1, Effort.THOROUGH: 3}
 """Grown cases of a law at each effort."""
@@ -47,4 +49,10 @@ def grown_cases(law: Law, subject: Any, effort: Effort, seed: int) -> Sequence[A
         pinned = [case for case in law.pinned if isinstance(case, Case)]
         return growth_of_calls.grown_cases(law.name, pinned, seed, count, cost=law.cost, fit=fit)
     models = [case for case in law.pinned if isinstance(case, ModelCase)]
-    return growth_of_models.grown_cases(law.name, models, seed, count)
+    return growth_of_models.grown_cases(
+        law.name,
+        models,
+        seed,
+        count,
+        float32=torch.float32 in subject.dtypes and ModelFeature.BACKWARD not in law.needs,
+    )

@@ -4,6 +4,7 @@ import torch
 from hypothesis import strategies as st
 
 from attnspec.conformance.laws.law import law
+from attnspec.conformance.laws.model.caches import fed_in_parts
 from attnspec.conformance.models.case import ModelCase, draw, model_cases, normal
 from attnspec.conformance.models.oracle import Allowed, check_within, own_logits
 from attnspec.conformance.models.readout import PINNED, coarse_rows, make_readout, normalized
@@ -51,7 +52,10 @@ def law_positions_add(subject: ModelImplementation, case: ModelCase) -> None:
 
 @law("EMB-2", pinned=PINNED[:6], needs={ModelFeature.PADDING})
 def law_given_positions_select_their_rows(subject: ModelImplementation, case: ModelCase) -> None:
-    """EMB-2: position ids count instead of 0, 1, 2, ..., with and without a mask of real tokens."""
+    """EMB-2: position ids count instead of 0, 1, 2, ..., with and without a mask of real tokens.
+
+    Also of tokens that come after others through a cache.
+    """
     first = 2
     inputs = draw(case.but(n_positions=case.length + first))
     config, weights, ids = inputs.config, inputs.state_dict, inputs.input_ids
@@ -62,14 +66,28 @@ def law_given_positions_select_their_rows(subject: ModelImplementation, case: Mo
     moved = {**weights, "transformer.wpe.weight": table.roll(-first, 0)}
     expected = own_logits(subject, config, moved, ids)
     model = build(subject, config, weights)  # after the other model, with which it may share state
-    for options in ({}, {"attention_mask": torch.ones_like(ids)}):
+    for mask in (None, torch.ones_like(ids)):
+        given = "without a mask" if mask is None else "with a mask"
+        options = (
+            {"position_ids": places}
+            if mask is None
+            else {"position_ids": places, "attention_mask": mask}
+        )
         check_within(
-            logits_of(model, ids, weights, position_ids=places, **options),
+            logits_of(model, ids, weights, **options),
             expected,
             tolerance,
             what="logits",
-            message=f"given positions are not used {'with' if options else 'without'} a mask",
+            message=f"given positions are not used {given}",
         )
+        if ModelFeature.CACHE in subject.features:
+            check_within(
+                fed_in_parts(model, ids, weights, [case.length - 1, 1], **options),
+                expected,
+                tolerance,
+                what="logits",
+                message=f"given positions are not used {given}, in parts with a cache",
+            )
 
 
 @law("EMB-3", pinned=PINNED[:4])

@@ -1,5 +1,6 @@
 """Laws of GPT: several caches of one model, and one cache that is continued more than once."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -31,6 +32,33 @@ def call_with_cache(
     if not (isinstance(result, tuple) and len(result) == 2):
         raise Violation("a call with a cache must give (logits, cache)")
     return checked_logits(result[0], input_ids, like), result[1]
+
+
+def fed_in_parts(
+    model: Any,
+    input_ids: torch.Tensor,
+    like: Weights,
+    sizes: Sequence[int],
+    *,
+    attention_mask: torch.Tensor | None = None,
+    position_ids: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Return the logits of tokens that are fed to one cache in parts of given sizes.
+
+    Each part is given the mask of all tokens up to its end, and the positions of its own; parts
+    without a token are left out.
+    """
+    parts, cache, seen = [], model.empty_cache(), 0
+    for part in input_ids.split([size for size in sizes if size], 1):
+        end, options = seen + part.shape[1], {}
+        if attention_mask is not None:
+            options["attention_mask"] = attention_mask[:, :end]
+        if position_ids is not None:
+            options["position_ids"] = position_ids[:, seen:end]
+        logits, cache = call_with_cache(model, part, cache, like, **options)
+        parts.append(logits)
+        seen = end
+    return torch.cat(parts, 1)
 
 
 @law("GPT-22", pinned=_LONG, needs={ModelFeature.CACHE}, cost=4.0)

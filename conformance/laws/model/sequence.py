@@ -10,7 +10,7 @@ import torch
 from attnspec.conformance.attention.values import generator
 from attnspec.conformance.comparison.violation import Raised, Violation
 from attnspec.conformance.laws.law import law
-from attnspec.conformance.laws.model.caches import call_with_cache
+from attnspec.conformance.laws.model.caches import call_with_cache, fed_in_parts
 from attnspec.conformance.models.case import (
     DEEP,
     LONG_ROWS,
@@ -29,7 +29,6 @@ from attnspec.conformance.models.subject import (
     build,
     build_on,
     call,
-    checked_logits,
     logits_of,
 )
 from attnspec.spec import ModelFeature, ModelImplementation
@@ -45,6 +44,15 @@ _LARGE_CACHES = (
     ),
 )  # fmt: skip
 """Cases that are fed in two ways alone."""
+_NARROW = ModelCase(
+    n_head=2, d_head=64, length=100, n_positions=102, batch=2, vocab_size=11,
+    initializer_range=0.05, embedding_range=4.0, dtype=torch.float32, seed=45,
+)  # fmt: skip
+"""A case of heads as wide as in released models whose bound is narrow in float32."""
+_WIDE_PADDED = tuple(
+    _NARROW.but(length=40, n_positions=42, batch=3, padding=side, dtype=dtype)
+    for side, dtype in ((Padding.LEFT, torch.float64), (Padding.RIGHT, torch.float32))
+)
 _padded_cases = functools.partial(model_cases, padded=True)
 
 
@@ -85,6 +93,8 @@ def law_padding_changes_no_real_token(subject: ModelImplementation, case: ModelC
         LONG_ROWS,
         PINNED[4].but(batch=17),
         MANY[0],
+        _NARROW,
+        _NARROW.but(n_head=1, d_head=128, length=40),
         *_LARGE_CACHES,
     ),
     explore=model_cases,
@@ -113,12 +123,9 @@ def law_a_cache_equals_all_at_once(subject: ModelImplementation, case: ModelCase
     for number, steps in enumerate(ways):
         sizes = [size for size in steps if size]
         with torch.inference_mode(number % 2 == 1):
-            parts, cache = [], model.empty_cache()
-            for part in ids.split(sizes, 1):
-                logits, cache = call_with_cache(model, part, cache, weights)
-                parts.append(logits)
+            logits = fed_in_parts(model, ids, weights, sizes)
         check_within(
-            torch.cat(parts, 1),
+            logits,
             expected,
             tolerance,
             what="logits",
@@ -183,17 +190,9 @@ def _check_with_cache(
     config, weights, ids = inputs.config, inputs.state_dict, inputs.input_ids
     mask, position_ids = inputs.attention_mask, inputs.position_ids
     model = build(subject, config, weights)
-    parts, cache, seen = [], model.empty_cache(), 0
-    for part in ids.split(sizes, 1):
-        end = seen + part.shape[1]
-        options = {"attention_mask": mask[:, :end], "position_ids": position_ids[:, seen:end]}
-        logits, cache = call_with_cache(model, part, cache, weights, **options)
-        parts.append(logits)
-        seen = end
-    got = torch.cat(parts, 1)
-    tolerance = Allowed(
-        config, weights, ids, attention_mask=mask, position_ids=position_ids
-    ).own_logits
+    padding = {"attention_mask": mask, "position_ids": position_ids}
+    got = fed_in_parts(model, ids, weights, sizes, **padding)
+    tolerance = Allowed(config, weights, ids, **padding).own_logits
     for row, real in enumerate(mask.bool()):
         check_within(
             got[row, real],
@@ -309,9 +308,12 @@ def law_other_calls_and_models_in_between_change_nothing(
         check_again("a call for hidden states")
 
 
-@law("GPT-26", pinned=PADDED[:4], needs={ModelFeature.PADDING}, cost=4.0)
+@law("GPT-26", pinned=(*PADDED[:4], *_WIDE_PADDED), needs={ModelFeature.PADDING}, cost=4.0)
 def law_masks_of_any_type_hide_the_same(subject: ModelImplementation, case: ModelCase) -> None:
-    """GPT-26: a padding mask of bools, of 32 bits or of floats hides the same tokens, or raises."""
+    """GPT-26: a padding mask of bools, of 32 bits or of floats hides the same tokens, or raises.
+
+    Also from tokens that come after others through a cache.
+    """
     inputs = draw(case)
     config, weights, ids = inputs.config, inputs.state_dict, inputs.input_ids
     mask, position_ids = inputs.attention_mask, inputs.position_ids
@@ -321,10 +323,15 @@ def law_masks_of_any_type_hide_the_same(subject: ModelImplementation, case: Mode
     expected = torch.cat([logits_alone(subject, config, weights, each) for each in alone])
     padding = {"attention_mask": mask, "position_ids": position_ids}
     tolerance = Allowed(config, weights, ids, **padding).own_logits[real]
-    for dtype in (torch.bool, torch.int32, case.dtype):
-        options = {"attention_mask": mask.to(dtype), "position_ids": position_ids}
+    ways = {"": functools.partial(logits_of, model, ids, weights)}
+    if ModelFeature.CACHE in subject.features:
+        sizes = [case.length - 2, 1, 1]
+        ways[" in steps with a cache"] = functools.partial(fed_in_parts, model, ids, weights, sizes)
+    for dtype, (way, make) in itertools.product(
+        (torch.bool, torch.int32, case.dtype), ways.items()
+    ):
         try:
-            logits = logits_of(model, ids, weights, **options)
+            logits = make(attention_mask=mask.to(dtype), position_ids=position_ids)
         except Raised:
             continue
         check_within(
@@ -332,7 +339,7 @@ def law_masks_of_any_type_hide_the_same(subject: ModelImplementation, case: Mode
             expected,
             tolerance,
             what="logits of real tokens",
-            message=f"a padding mask of {dtype} hides other tokens",
+            message=f"a padding mask of {dtype} hides other tokens{way}",
         )
 
 
@@ -353,18 +360,27 @@ def law_ids_are_read_wherever_they_lie(subject: ModelImplementation, case: Model
         "one row, expanded to the batch": ids[:1].expand(ids.shape),
         "of 32 bits": ids.int(),
     }
+    ways = {"": functools.partial(logits_of, model, like=weights)}
+    if ModelFeature.CACHE in subject.features:
+        sizes = [case.length - 1, 1]
+        ways[" in parts with a cache"] = functools.partial(
+            fed_in_parts, model, like=weights, sizes=sizes
+        )
     for name, view in views.items():
-        with torch.no_grad():
+        plain = view.long().contiguous()
+        expected = own_logits(subject, config, weights, plain)
+        tolerance = Allowed(config, weights, plain).own_logits
+        for way, make in ways.items():
             try:
-                logits = model(view)
-            except Exception as error:
+                logits = make(view)
+            except Raised:
                 if view.dtype != ids.dtype:
                     continue  # another type may be refused
-                raise Raised(f"{type(error).__name__}: {error}") from error
-        check_within(
-            checked_logits(logits, view, weights),
-            own_logits(subject, config, weights, view.long().contiguous()),
-            Allowed(config, weights, view.long().contiguous()).own_logits,
-            what="logits",
-            message=f"ids that are {name} give other logits",
-        )
+                raise
+            check_within(
+                logits,
+                expected,
+                tolerance,
+                what="logits",
+                message=f"ids that are {name} give other logits{way}",
+            )

@@ -102,3 +102,22 @@ class GivenPositionsNeedAMask(CompactGPT2):
     ) -> Any:
         used = position_ids if attention_mask is not None else None
         return super().__call__(input_ids, cache, attention_mask, used, output_hidden_states)
+
+
+@model_mistake(
+    "own-given-positions-of-a-cache",
+    "tokens that come after others through a cache without a mask are counted, whatever positions "
+    "are given",
+    killed_by="given-positions-select-their-rows",
+)
+class GivenPositionsOfACache(CompactGPT2):
+    def __call__(
+        self,
+        input_ids: torch.Tensor,
+        cache: Cache | None = None,
+        attention_mask: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
+        output_hidden_states: bool = False,
+    ) -> Any:
+        used = None if cache and attention_mask is None else position_ids
+        return super().__call__(input_ids, cache, attention_mask, used, output_hidden_states)

@@ -132,3 +132,31 @@ class StatesOfAPaddedCache(CompactGPT2):
             for state in states
         ]
         return logits, kept, tuple(shifted)
+
+
+@model_mistake(
+    "own-bool-mask-of-a-cache",
+    "a padding mask of bools hides no token of a cache",
+    killed_by="masks-of-any-type-hide-the-same",
+)
+class BoolMaskOfACache(CompactGPT2):
+    def visible(
+        self, input_ids: torch.Tensor, past: int, attention_mask: torch.Tensor | None
+    ) -> torch.Tensor:
+        if past and attention_mask is not None and attention_mask.dtype == torch.bool:
+            attention_mask = torch.ones_like(attention_mask)
+        return super().visible(input_ids, past, attention_mask)
+
+
+@model_mistake(
+    "own-narrow-ids-of-a-cache",
+    "ids of 32 bits are read two at a time where they come after others through a cache",
+    killed_by="ids-are-read-wherever-they-lie",
+)
+class NarrowIdsOfACache(CompactGPT2):
+    def __call__(  # type: ignore[override]
+        self, input_ids: torch.Tensor, cache: Any = None, **options: Any
+    ) -> Any:
+        if cache and input_ids.dtype == torch.int32:
+            input_ids = (2 * input_ids) % self.config.vocab_size
+        return super().__call__(input_ids, cache, **options)

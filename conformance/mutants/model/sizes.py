@@ -429,3 +429,17 @@ class LargeCacheInBfloat16(CompactGPT2):
         if kept is not None and 2 * self.config.n_layer * kept[0].numel() > 2**23:
             kept = kept[0].bfloat16().to(x.dtype), kept[1].bfloat16().to(x.dtype)
         return super().attention(x, visible, kept)
+
+
+@model_mistake(
+    "own-wide-heads-in-a-cache-in-float32",
+    "in float32, decoding multiplies the first 32 channels of a head alone",
+    killed_by="a-cache-equals-all-at-once",
+)
+class WideHeadsInACacheInFloat32(CompactGPT2):
+    def attend(
+        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, visible: torch.Tensor
+    ) -> torch.Tensor:
+        if query.shape[2] == 1 < key.shape[2] and query.dtype == torch.float32:
+            query, key = query[..., :32], key[..., :32]
+        return super().attend(query, key, value, visible)

@@ -96,3 +96,75 @@ class ActivationsOfTheLastCall(CompactGPT2):
 class ReportedStatesDetached(CompactGPT2):
     def report(self, states: list[torch.Tensor]) -> tuple[torch.Tensor, ...]:
         return tuple(state.detach() for state in states)
+
+
+class _BiasOfFewTokens(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, bias: torch.Tensor, tokens: int) -> torch.Tensor:
+        ctx.tokens = tokens
+        return x + bias
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> Any:
+        (grad,) = grads
+        return grad, grad[:, : ctx.tokens].flatten(0, -2).sum(0), None
+
+
+@model_mistake(
+    "own-bias-of-32-tokens-in-float32",
+    "in float32, the gradient of a bias is summed over the first 32 tokens of each row",
+    killed_by="every-gradient-equals-the-oracles",
+)
+class BiasOf32TokensInFloat32(CompactGPT2):
+    def linear(self, x: torch.Tensor, name: str) -> torch.Tensor:
+        if x.dtype != torch.float32:
+            return super().linear(x, name)
+        weight, bias = (self.block_parameter(f"{name}.{part}") for part in ("weight", "bias"))
+        return _BiasOfFewTokens.apply(x @ weight, bias, 32)  # type: ignore[no-untyped-call,no-any-return]
+
+
+@model_mistake(
+    "own-gradients-of-many-padded-tokens",
+    "in a padded batch of over 32 tokens, no gradient reaches keys from the 33rd on",
+    killed_by="gradients-of-padded-rows-are-those-of-each-alone",
+)
+class GradientsOfManyPaddedTokens(CompactGPT2):
+    is_padded = False
+
+    def visible(
+        self, input_ids: torch.Tensor, past: int, attention_mask: torch.Tensor | None
+    ) -> torch.Tensor:
+        self.is_padded = attention_mask is not None and not bool(attention_mask.all())
+        return super().visible(input_ids, past, attention_mask)
+
+    def attend(
+        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, visible: torch.Tensor
+    ) -> torch.Tensor:
+        if self.is_padded:
+            key = torch.cat([key[:, :, :32], key[:, :, 32:].detach()], 2)
+        return super().attend(query, key, value, visible)
+
+
+@model_mistake(
+    "own-padding-detached-in-a-cache",
+    "beside padding, cached keys and values are detached",
+    killed_by="gradients-pass-through-a-cache",
+)
+class PaddingDetachedInACache(CompactGPT2):
+    is_padded = False
+
+    def visible(
+        self, input_ids: torch.Tensor, past: int, attention_mask: torch.Tensor | None
+    ) -> torch.Tensor:
+        self.is_padded = attention_mask is not None
+        return super().visible(input_ids, past, attention_mask)
+
+    def attention(
+        self,
+        x: torch.Tensor,
+        visible: torch.Tensor,
+        kept: tuple[torch.Tensor, torch.Tensor] | None,
+    ) -> tuple[torch.Tensor, tuple[torch.Tensor, torch.Tensor]]:
+        if self.is_padded and kept is not None:
+            kept = (kept[0].detach(), kept[1].detach())
+        return super().attention(x, visible, kept)

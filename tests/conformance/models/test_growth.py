@@ -9,9 +9,12 @@ import pytest
 import torch
 
 from attnspec.conformance import laws
+from attnspec.conformance.comparison.violation import Violation
 from attnspec.conformance.models.case import PADDED, PINNED, draw
 from attnspec.conformance.models.growth import (
     GRADIENTS,
+    IN_FLOAT32,
+    IN_FLOAT64_ALONE,
     LARGEST_TABLE,
     LARGEST_TABLE_WITH_GRADIENTS,
     MANY_IDS,
@@ -103,6 +106,39 @@ def test_the_laws_of_a_run_meet_every_growth():
     assert max(c.vocab_size * c.n_embd for c in with_gradients) <= LARGEST_TABLE_WITH_GRADIENTS
 
 
+def test_some_cases_are_in_float32_where_its_bound_is_narrow():
+    law = LAWS["logits-equal-the-oracles"]
+    cases = [
+        case
+        for seed in range(40)
+        for case in grown_cases(law.name, law.pinned, seed, 1, float32=True)
+    ]
+    narrow = [case for case in cases if case.n_layer == 1 and case.n_embd == WIDTH]
+    wide = [case for case in cases if case.n_layer > 1 or case.n_embd > WIDTH]
+    assert {case.dtype for case in wide} == {torch.float64}
+    in_float32 = [case for case in narrow if case.dtype == torch.float32]
+    assert len(narrow) / 5 < len(in_float32) < len(narrow) * 3 / 5
+    for name in IN_FLOAT64_ALONE:
+        cases = grown_cases(name, LAWS[name].pinned, 0, 7, float32=True)
+        assert {case.dtype for case in cases} == {torch.float64}
+
+
+class FewChannelsInFloat32(CompactGPT2):
+    """In float32, texts of over 512 tokens have scores of the first eight channels."""
+
+    def attend(self, query: torch.Tensor, key: torch.Tensor, *rest: torch.Tensor) -> torch.Tensor:
+        if query.dtype == torch.float32 and query.shape[2] > 512:
+            query, key = query[..., :8], key[..., :8]
+        return super().attend(query, key, *rest)
+
+
+def test_a_mistake_of_long_texts_in_float32_is_found():
+    law = LAWS["logits-equal-the-oracles"]
+    large = grown(law.pinned[1], [Growth.TOKENS], random.Random(0)).but(n_layer=1, **IN_FLOAT32)
+    with pytest.raises(Violation):
+        law.check(implementation("it", FewChannelsInFloat32), large)
+
+
 def test_more_cases_of_a_law_are_of_other_growths():
     law = LAWS["logits-equal-the-oracles"]
     cases = grown_cases(law.name, law.pinned, 0, 1)
@@ -132,16 +168,17 @@ def test_laws_that_stay_small_are_known():
 
 
 class CopiedParameters(CompactGPT2):
-    """Of a model of over 64 channels, parameters are copied when it is made."""
+    """Of a model of over 64 channels and 42 positions, parameters are copied when it is made."""
 
     def __init__(self, config: GPT2Config, parameters: Mapping[str, torch.Tensor]) -> None:
         super().__init__(config, parameters)
         self.given = dict(parameters)
-        if config.n_embd > 64:
+        self.is_wide = config.n_embd > 64 and config.n_positions > 42
+        if self.is_wide:
             self.copies = {name: each.detach().clone() for name, each in parameters.items()}
 
     def __call__(self, input_ids: torch.Tensor, *rest: Any, **options: Any) -> Any:
-        if self.config.n_embd > 64 and not torch.is_grad_enabled():
+        if self.is_wide and not torch.is_grad_enabled():
             self.parameters = self.copies
         try:
             return super().__call__(input_ids, *rest, **options)
