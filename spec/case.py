@@ -179,6 +179,9 @@ class CallMode(StrEnum):
     """Under `torch.use_deterministic_algorithms`, which fills new tensors with NaN as well."""
     THREADS = "threads"
     """torch divides work among several threads."""
+    LAYERS = "layers"
+    """As in a layer of a model: operands are results of other operations, and the next layer is
+    called before the backward pass."""
 
 
 class Values(StrEnum):

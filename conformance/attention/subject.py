@@ -20,7 +20,7 @@ from attnspec.conformance.attention.oracle import Expected, check_oracle, expect
 from attnspec.conformance.attention.oracle_gradients import ExpectedGradients, expect_gradients
 from attnspec.conformance.comparison import tally
 from attnspec.conformance.comparison.violation import NotClaimed, Raised, Violation
-from attnspec.spec import Case, Feature, Implementation, Layouts
+from attnspec.spec import CallMode, Case, Feature, Implementation, Layouts
 
 Oracle = Callable[..., Expected]
 
@@ -258,7 +258,8 @@ class Subject:
         """Call the implementation with operands that require gradients.
 
         Args:
-            call: the call; its operands become leaves, in the layouts that they have.
+            call: the call; its operands become leaves, in the layouts that they have, or views of
+                leaves in a layer of a model.
             wrt: the operands whose gradients are computed.
 
         Raises:
@@ -266,8 +267,13 @@ class Subject:
             Violation: if the output has a wrong type, shape or dtype, or requires no gradient.
         """
         leaves = {name: getattr(call, name).detach().requires_grad_() for name in wrt}
+        is_layer = call.mode is CallMode.LAYERS
+        operands = {name: leaf.view_as(leaf) if is_layer else leaf for name, leaf in leaves.items()}
         with torch.enable_grad():
-            out = self.call(call.but(**leaves))
+            out = self.call(call.but(**operands))
+            if is_layer:
+                # the next layer, of other numbers, which is not differentiated
+                self.call(call.but(**operands | {"query": -operands.get("query", call.query)}))
         # without keys the output is a constant, which needs no gradient
         if not out.requires_grad and call.key.shape[2]:
             raise Violation("the output must require a gradient")

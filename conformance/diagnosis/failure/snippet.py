@@ -50,6 +50,11 @@ def snippet(subject: Subject, call: Call, mismatch: Mismatch | None, case: Any =
     if (dtype := subject.last_state.autocast) is not None:
         device = call.query.device.type
         made = [f"with torch.autocast({device!r}, dtype={dtype}):", f"    {made[0]}"]
+    if grad_out is not None and call.mode is CallMode.LAYERS:
+        # operands that are no leaves, and the next layer
+        names = ", ".join(wrt)
+        lines.append(f"[{names}] = [each.view_as(each) for each in ({names},)]")
+        made.append(f"attention({', '.join(['-query', *arguments[1:]])})")
     if grad_out is not None:
         out = "out[0]" if call.return_lse else "out"
         made.append(f"gradients = torch.autograd.grad({out}, [{', '.join(wrt)}], grad_out)")
@@ -106,6 +111,7 @@ _IN: dict[CallMode, tuple[str, ...]] = {
         "{}",
         "torch.use_deterministic_algorithms(False)",
     ),
+    CallMode.LAYERS: ("{}",),
     CallMode.THREADS: (f"torch.set_num_threads({THREADS})", "{}", "torch.set_num_threads(1)"),
 }
 """The lines that make a call in a mode, and its backward pass."""

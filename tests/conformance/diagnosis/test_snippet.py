@@ -325,6 +325,31 @@ def test_a_call_and_its_backward_pass_are_made_in_one_mode():
     assert torch.get_num_threads() == 1
 
 
+@pytest.mark.parametrize("wrt", [("query", "key", "value"), ("key",), ("query",)])
+def test_the_next_layer_is_called_before_the_backward_pass(wrt):
+    seen = []
+
+    def attention(query, key, value, **options):
+        seen.append((query.clone(), {each.is_leaf for each in (query, key, value)}))
+        return load("eager").attention(query, key, value, **options)
+
+    subject = Subject(replace(load("eager"), attention=attention), import_code="pass")
+    call = subject.draw(CASE.but(mode=CallMode.LAYERS))
+    grad_out = torch.ones_like(call.query)
+    _, gradients = subject.differentiate(call, grad_out, wrt=wrt)
+    _, expected = subject.differentiate(call.but(mode=CallMode.PLAIN), grad_out, wrt=wrt)
+    names, _ = run(snippet(subject, call, None), attention=attention)
+    for each in (names["gradients"], expected.values()):
+        for one, two in zip(gradients.values(), each, strict=True):
+            assert torch.equal(one, two)
+    subject.differentiate(call, grad_out, wrt=wrt)
+    names, _ = run(snippet(subject, call, None), attention=attention)
+    for (query, _), (other, _) in (seen[:2], seen[-2:]):
+        assert torch.equal(query, -other)
+    assert seen[0][1] == ({False} if len(wrt) == 3 else {False, True})
+    assert seen[0][1] == seen[-2][1]
+
+
 def test_the_snippet_of_a_call_under_deterministic_algorithms_requests_them():
     subject = Subject(load("eager"))
     with deterministic_algorithms():
