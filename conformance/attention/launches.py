@@ -218,6 +218,12 @@ DIVISIONS = (
 )
 """The divisions of the work."""
 
+SEVERAL_HEADS = Division(name="several heads", batch=(2,), heads=((8, 8), (8, 2), (12, 12)), work=2)
+"""As in the smallest models; causal calls meet them once in a run, on as many tokens as are
+affordable, and so do calls on few keys, as those of image models on a text."""
+
+WIDTHS_OF_SEVERAL = _alike(16, 32, 64)
+
 ALWAYS = {
     (WIDTHS[0], ONE_HEAD): ONE_HEAD.work,
     (WIDTHS[0], OVER_256_HEADS): LARGEST,
@@ -314,6 +320,9 @@ def launches(
         if is_always or (row + column + start) % step == 0:
             is_once = is_always and is_common_training
             yield makes.sequence(widths, division, {}, work, is_once=is_once)
+    if (kind.is_causal and kind.is_common) or kind.keys is not None:
+        work = LARGEST if kind.keys is None else SEVERAL_HEADS.work
+        yield makes.sequence(WIDTHS_OF_SEVERAL, SEVERAL_HEADS, {}, work, is_once=True)
     quick = quick_types(dtypes, device)
     if kind.is_largest and quick:
         for dtype in dtypes:
@@ -428,8 +437,8 @@ class _Launches:
 
 
 def _is_usual(widths: Widths, division: Division) -> bool:
-    """Return whether launches are common ones, or the longest ones of their width."""
-    return widths in COMMON_WIDTHS or division is ONE_HEAD
+    """Return whether launches are common ones, or the longest ones of their width or heads."""
+    return widths in COMMON_WIDTHS or division in (ONE_HEAD, SEVERAL_HEADS)
 
 
 def _largest(fits: Callable[[int], bool]) -> int:

@@ -51,8 +51,10 @@ MODES_OF_TRAINING = (
     CallMode.PLAIN,
     CallMode.DETERMINISTIC,
     CallMode.DEFAULT_BFLOAT16,
+    CallMode.LAYERS,
     CallMode.THREADS,
     CallMode.DEFAULT_FLOAT16,
+    CallMode.LAYERS,
 )
 LAYOUTS = (
     Layout.CONTIGUOUS,
@@ -72,8 +74,9 @@ CACHES = (
 )
 """Layouts of keys and values that come from a cache, which all texts of a batch may share; beside
 transposed keys, values are contiguous."""
-SCALES = (None, None, 0.8)
-"""Scales in that of the definition; most calls give none."""
+SCALES = (None, None, 0.8, None, 1.0)
+"""Scales in that of the definition; most calls give none, and many models that of the definition
+itself."""
 SHARED = (True, *[False] * 6)
 """Turns of calls, true for those whose key/value heads are views of one head."""
 CONTENTS = (
@@ -255,7 +258,7 @@ def forms_of(case: Case) -> tuple[Case, ...]:
 
 
 def scale_by_turns(turns: Turns, purpose: str, d_head: int) -> float | None:
-    """Return the scale of every third call, which kernels for some width may not read; else None.
+    """Return the scale of two calls in five, which kernels for some width may not read; else None.
 
     Args:
         turns: choose it.

@@ -31,8 +31,19 @@ TILE = 64
 KINDS_OF_GRADIENT = ("normal", "spiked", "small", "normal", "large")
 """Kinds of the incoming gradient in turn."""
 
-LAYOUTS = (Layout.HEADS_INSIDE, Layout.CONTIGUOUS, Layout.HEADS_INSIDE, Layout.LENGTH_FIRST)
-"""Layouts of the incoming gradient in turn: a model that joins its heads sends it heads inside."""
+LAYOUTS = (
+    Layout.HEADS_INSIDE,
+    Layout.CONTIGUOUS,
+    Layout.HEADS_INSIDE,
+    "one number per row",
+    Layout.LENGTH_FIRST,
+    "one row for all queries",
+)
+"""Layouts of the incoming gradient in turn: a model that joins its heads sends it heads inside, and
+sums and means over channels or tokens expand theirs."""
+
+POOLED = 2**20
+"""Scores up to which a call is judged by all rows, into which one expanded row comes."""
 
 
 def check_call(subject: Subject, case: Case) -> None:
@@ -46,9 +57,18 @@ def check_gradients(subject: Subject, case: Case) -> None:
     """Check the output and the gradients of a call; a gradient comes into the sample alone."""
     call = subject.draw(case)
     sample = _sample(subject, case, call, SAMPLE_WITH_GRADIENTS)
-    turn, layout = divmod(case.seed, len(LAYOUTS))
-    kind = KINDS_OF_GRADIENT[turn % len(KINDS_OF_GRADIENT)]
-    grad = lay_out(sample.draw_incoming_alone(case, kind), LAYOUTS[layout])
+    turn, kind = divmod(case.seed, len(KINDS_OF_GRADIENT))
+    layout = LAYOUTS[turn % len(LAYOUTS)]
+    is_pooled = layout == "one row for all queries"
+    if is_pooled and sample.few.query.shape[:2].numel() * case.queries * case.keys <= POOLED:
+        sample = replace(sample, rows=torch.arange(case.queries))
+    grad = sample.draw_incoming_alone(case, KINDS_OF_GRADIENT[kind])
+    if isinstance(layout, Layout):
+        grad = lay_out(grad, layout)
+    elif is_pooled and len(sample.rows) == case.queries:
+        grad = grad[:, :, :1].expand(grad.shape)
+    else:
+        grad = grad[..., :1].expand(grad.shape)
     with may_refuse_mask_dtype(case):
         out, gradients = subject.differentiate(call, grad)
     sample.check_output(subject, out)

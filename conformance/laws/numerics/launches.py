@@ -8,8 +8,13 @@ from itertools import islice
 from attnspec.conformance.attention.launches import KINDS, Kind, launches
 from attnspec.conformance.attention.subject import Subject
 from attnspec.conformance.attention.workloads import Turns, forms_of
-from attnspec.conformance.laws.helpers.cases import BF16, F32
-from attnspec.conformance.laws.helpers.large_calls import check_call, check_gradients
+from attnspec.conformance.laws.helpers.cases import BF16, F16, F32
+from attnspec.conformance.laws.helpers.large_calls import (
+    KINDS_OF_GRADIENT,
+    LAYOUTS,
+    check_call,
+    check_gradients,
+)
 from attnspec.conformance.laws.law import law
 from attnspec.spec import Case, CausalAlignment, Values
 
@@ -92,7 +97,18 @@ def law_the_largest_calls_equal_the_definition(subject: Subject, case: Case) -> 
 
 @law(
     "NUM-20",
-    pinned=tuple(TRAINING.but(seed=seed) for seed in range(2)),
+    pinned=(
+        *(TRAINING.but(seed=seed) for seed in range(2)),
+        # an incoming gradient as of a sum, and as of a mean over tokens
+        *(
+            TRAINING.but(heads=1, kv_heads=1, seed=len(KINDS_OF_GRADIENT) * LAYOUTS.index(layout))
+            for layout in ("one number per row", "one row for all queries")
+        ),
+        # longer than 1 024 and 2 048 tokens in the type that most launches leave out on a CPU
+        TRAINING.but(
+            heads=1, kv_heads=1, queries=2060, keys=2060, d_head=16, d_value=16, dtype=F16
+        ),
+    ),
     wide=partial(cases_of_launches, backward=True),
     large=partial(cases_of_launches, backward=True, rounds=range(1, ROUNDS)),
     fresh=True,

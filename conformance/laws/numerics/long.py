@@ -10,7 +10,7 @@ from attnspec.conformance.comparison.violation import NotClaimed
 from attnspec.conformance.isolation.memory import require_length
 from attnspec.conformance.laws.helpers.cases import BF16, F16, F32, F64
 from attnspec.conformance.laws.law import law
-from attnspec.spec import Case, Layout, Layouts, Values
+from attnspec.spec import Case, Layout, Layouts, Mask, MaskKind, MaskPattern, Values
 
 HEADS_INSIDE = Layout.HEADS_INSIDE
 SEQUENCE = Case(
@@ -73,6 +73,15 @@ def sampled_rows(case: Case) -> torch.Tensor:
     ),
     wide=(
         PEAKED.but(queries=4200, keys=4200, d_head=8, d_value=8),
+        # over 2**24 numbers of a mask, of which float32 counts no more, and of queries
+        *(
+            PEAKED.but(queries=4200, keys=4200, d_head=8, d_value=8, is_causal=False, mask=mask)
+            for mask in (
+                Mask(pattern=MaskPattern.HALF),
+                Mask(kind=MaskKind.FLOAT, pattern=MaskPattern.BIAS),
+            )
+        ),
+        UNEVEN.but(queries=131_100, keys=17, d_head=128, d_value=128),
         PEAKED.but(queries=2100, keys=2100, d_head=8, d_value=8, window=(1023, 0)),
         # 256 splits of 1024 keys are 2**18 keys; with this seed the error without the others is
         # 1.15 times the bound in float32

@@ -35,6 +35,8 @@ OVER_TILES = Case(queries=520, keys=520, d_head=64, d_value=64, dtype=F32)
         *PINNED,
         *WITH_OPTIONS,
         *vary(OVER_TILES, window=((64, 0),)),
+        # whose keys kernels split, by a plan that they keep for the next step
+        OVER_TILES.but(batch=2, heads=4, kv_heads=2, queries=1, keys=4200),
         # of which kernels keep the tiles that hold a readable key
         OVER_TILES.but(queries=260, keys=260, mask=Mask(shape=MaskShape.RANK_2)),
     ),

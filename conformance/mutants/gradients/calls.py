@@ -147,6 +147,18 @@ class SavedOnce(Explicit):
 
 
 @mistake(
+    "own-grad-saved-once-of-a-long-call",
+    "what the backward pass of over 512 queries needs is saved beside the function",
+    killed_by="backward-passes-are-independent",
+)
+class SavedOnceOfALongCall(SavedOnce):
+    def backward(self, saved: Saved, d_out: torch.Tensor, needed: tuple[bool, ...]) -> Gradients:
+        if saved.query.shape[2] <= 512:
+            return Explicit.backward(self, saved, d_out, needed)
+        return super().backward(saved, d_out, needed)
+
+
+@mistake(
     "own-grad-incoming-written-to",
     "the backward pass scales the incoming gradient in place",
     killed_by="a-second-backward-pass-gives-its-own-gradients",

@@ -75,3 +75,44 @@ class StridesOfALongIncomingGradient(Explicit):
             contiguous = torch.empty(grad.shape, device="meta").stride()
             return read_memory(grad, contiguous)
         return grad
+
+
+@mistake(
+    "own-long-incoming-gradient-of-a-sum",
+    "in long calls, one number for all channels is read as if the channels lay side by side",
+    killed_by=GRADIENTS,
+)
+class LongIncomingGradientOfASum(Explicit):
+    def incoming(self, grad: torch.Tensor, saved: Saved) -> torch.Tensor:
+        grad = super().incoming(grad, saved)
+        if grad.shape[2] >= LONG and grad.stride(-1) == 0:
+            return read_memory(grad, (*grad.stride()[:-1], 1))
+        return grad
+
+
+@mistake(
+    "own-long-incoming-gradient-of-a-mean",
+    "in long calls, one row for all queries is read as if the rows lay side by side",
+    killed_by=GRADIENTS,
+)
+class LongIncomingGradientOfAMean(Explicit):
+    def incoming(self, grad: torch.Tensor, saved: Saved) -> torch.Tensor:
+        grad = super().incoming(grad, saved)
+        if grad.shape[2] >= LONG and grad.stride(2) == 0:
+            strides = list(grad.stride())
+            strides[2] = grad.shape[3]
+            return read_memory(grad, tuple(strides))
+        return grad
+
+
+@mistake(
+    "own-float16-gradients-of-long-keys",
+    "in float16, keys from the 2 049th on have no gradient",
+    killed_by=GRADIENTS,
+)
+class Float16GradientsOfLongKeys(Explicit):
+    def backward(self, saved: Saved, d_out: torch.Tensor, needed: tuple[bool, ...]) -> Gradients:
+        d_query, d_key, d_value, d_mask = super().backward(saved, d_out, needed)
+        if d_key is not None and d_key.dtype == torch.float16:
+            d_key = torch.cat([d_key[:, :, :2048], 0 * d_key[:, :, 2048:]], 2)
+        return d_query, d_key, d_value, d_mask

@@ -342,3 +342,22 @@ plant_dense(
     PartsOfTheLongest(),
     killed_by="calls-of-other-sizes-in-between-change-nothing",
 )
+
+
+plant_dense(
+    "own-scale-of-a-plan",
+    "the plan of decoding on over 4 096 keys, kept by the sizes, holds the scale of the first call",
+    KeptFromTheFirst(
+        _sizes_and_types,
+        lambda operands, options: options.get("scale"),
+        lambda kept, operands, options: correct(
+            *operands,
+            **(
+                {**options, "scale": kept}
+                if operands[0].shape[2] == 1 and operands[1].shape[2] > 4096
+                else options
+            ),
+        ),
+    ),
+    killed_by="a-changed-argument-changes-the-result",
+)

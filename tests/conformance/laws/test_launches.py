@@ -119,6 +119,11 @@ def test_thresholds_of_real_kernels_are_exceeded_in_every_run(seed):
     assert any(c.queries == 1 and c.batch >= 16 and c.keys > 1024 for c in forward)
     assert any(c.queries == 1 and c.kv_heads * c.batch >= 8 and c.keys > 4096 for c in forward)
     assert any(c.heads >= 8 * c.kv_heads and c.d_head >= 128 and c.queries > 256 for c in forward)
+    several = [c for c in cases if c.batch > 1 and c.heads > 7 and c.d_head <= 64]
+    assert any(c.queries > 1700 for c in several if not c.backward)
+    assert any(c.queries > 990 for c in several if c.backward)
+    few = [c for c in several if c.keys <= 128 and c.queries >= 4096]
+    assert {c.backward for c in few} == {True, False}
     assert any(c.is_causal and c.queries > 2560 and c.d_head >= 64 for c in trained)
     assert any(c.queries >= 1024 and c.heads > 1 and c.keys >= 512 for c in trained)
     assert any(c.batch >= 16 and c.queries > 256 for c in trained)
