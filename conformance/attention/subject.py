@@ -268,7 +268,7 @@ class Subject:
         """
         leaves = {name: getattr(call, name).detach().requires_grad_() for name in wrt}
         is_layer = call.mode is CallMode.LAYERS
-        operands = {name: leaf.view_as(leaf) if is_layer else leaf for name, leaf in leaves.items()}
+        operands = {name: leaf[:] if is_layer else leaf for name, leaf in leaves.items()}
         with torch.enable_grad():
             out = self.call(call.but(**operands))
             if is_layer:

@@ -53,7 +53,7 @@ def snippet(subject: Subject, call: Call, mismatch: Mismatch | None, case: Any =
     if grad_out is not None and call.mode is CallMode.LAYERS:
         # operands that are no leaves, and the next layer
         names = ", ".join(wrt)
-        lines.append(f"[{names}] = [each.view_as(each) for each in ({names},)]")
+        lines.append(f"[{names}] = [each[:] for each in ({names},)]")
         made.append(f"attention({', '.join(['-query', *arguments[1:]])})")
     if grad_out is not None:
         out = "out[0]" if call.return_lse else "out"

@@ -66,6 +66,14 @@ ELSEWHERE = {
     # in gradients of a call that also returns hidden states or a cache
     "own-states-detached",
     "own-cache-detached",
+    "own-bias-of-32-tokens-in-float32",
+    "own-gradients-of-many-padded-tokens",
+    "own-padding-detached-in-a-cache",
+    # in float32, or in what is given beside the tokens of a cache
+    "own-wide-heads-in-a-cache-in-float32",
+    "own-given-positions-of-a-cache",
+    "own-bool-mask-of-a-cache",
+    "own-narrow-ids-of-a-cache",
     # in several caches, calls or models
     "own-cache-in-the-model",
     "own-cache-in-place",
