@@ -117,7 +117,7 @@ def flex_supports(case: Case) -> str | None:
 
 LARGE = (
     *(Values.PEAKED, Values.NEGATIVE, Values.VERY_NEGATIVE, Values.OFFSET),
-    *(Values.GROWING, Values.CLIMBING, Values.ONE_HOT, Values.NEEDLES),
+    *(Values.GROWING, Values.CLIMBING, Values.ONE_HOT, Values.NEEDLES, Values.UNEVEN),
 )
 """Numbers whose scores exceed 16."""
 

@@ -182,6 +182,10 @@ class CallMode(StrEnum):
     LAYERS = "layers"
     """As in a layer of a model: operands are results of other operations, and the next layer is
     called before the backward pass."""
+    OTHER_THREAD = "other_thread"
+    """In a thread of its own, and its backward pass in another."""
+    TWO_BACKWARDS = "two_backwards"
+    """The graph of the call is kept, and another gradient is sent through it before."""
 
 
 class Values(StrEnum):
@@ -219,6 +223,8 @@ class Values(StrEnum):
     NEEDLES = "needles"
     """Each query has about half of its weight on one key, if it may read it: at random the first
     one, its own, the next one, the last of the tile before, or any."""
+    UNEVEN = "uneven"
+    """Likewise, with queries 64 times as large and keys as small, or the reverse."""
 
 
 @dataclass(frozen=True, kw_only=True)

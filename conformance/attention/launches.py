@@ -122,7 +122,13 @@ WIDTHS: tuple[Widths, ...] = (
 COMMON_WIDTHS = WIDTHS[:2]
 """The widths of most models."""
 
-CONTENTS = (*[Values.NEEDLES] * 7, Values.PEAKED, Values.CLIMBING, Values.PLATEAU)
+CONTENTS = (
+    *[Values.NEEDLES] * 6,
+    Values.UNEVEN,
+    Values.PEAKED,
+    Values.CLIMBING,
+    Values.PLATEAU,
+)
 """Contents of launches by turns; other ones hide mistakes where scores are stored in 16 bits."""
 
 
@@ -197,7 +203,7 @@ OVER_256_HEADS = Division(name="over 256 heads", batch=(8,), heads=((33, 11), (3
 A_FEW_HEADS = Division(
     name="a few heads",
     batch=(1, 1, 2),
-    heads=((2, 2), (2, 1), (3, 1), (5, 1), (7, 1), (6, 2)),
+    heads=((2, 2), (2, 1), (3, 1), (5, 1), (7, 1), (6, 2), (12, 6)),
     work=1.5,
 )
 

@@ -1,9 +1,11 @@
 """The state of torch in which a call is made: enter it, and read it."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 
@@ -38,6 +40,25 @@ class TorchState:
         )
 
 
+Result = TypeVar("Result")
+
+
+def run_in(mode: CallMode, function: Callable[[], Result]) -> Result:
+    """Return what a function returns that is run in the state, or the thread, of a mode."""
+    if mode is not CallMode.OTHER_THREAD:
+        with entered(mode):
+            return function()
+    is_enabled = torch.is_grad_enabled()
+
+    def inside() -> Result:
+        # each thread has a grad mode of its own
+        with torch.set_grad_enabled(is_enabled):
+            return function()
+
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(inside).result()
+
+
 def entered(mode: CallMode) -> AbstractContextManager[object]:
     """Return a context in which torch is in the state of a mode."""
     match mode:
@@ -61,8 +82,9 @@ DEFAULTS = {
 }
 """The default dtype in each mode that changes it."""
 
-THREADS = 3
-"""Threads of a call in the mode of several: an odd number divides few sizes evenly."""
+THREADS = 5
+"""Threads of a call in the mode of several: an odd number divides few sizes evenly, and kernels
+have plans for four and more."""
 
 
 @contextmanager

@@ -137,7 +137,13 @@ _ALIKE: dict[Any, tuple[Any, ...]] = {
         Layout.CACHE_INSIDE,
         Layout.FEWER_HEADS,
     ),
-    CallMode.PLAIN: (CallMode.PLAIN, CallMode.THREADS, CallMode.LAYERS),
+    CallMode.PLAIN: (
+        CallMode.PLAIN,
+        CallMode.THREADS,
+        CallMode.LAYERS,
+        CallMode.OTHER_THREAD,
+        CallMode.TWO_BACKWARDS,
+    ),
     CallMode.DEFAULT_FLOAT64: tuple(DEFAULTS),
 }
 """Layouts and modes of one class, named by the first: a seed selects among them."""

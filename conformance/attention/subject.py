@@ -15,7 +15,7 @@ from attnspec.conformance.attention.few_shapes import with_few_shapes
 from attnspec.conformance.attention.import_code import import_code_of
 from attnspec.conformance.attention.inputs import draw, size
 from attnspec.conformance.attention.memoize import memoize_oracle
-from attnspec.conformance.attention.modes import TorchState, entered
+from attnspec.conformance.attention.modes import TorchState, run_in
 from attnspec.conformance.attention.oracle import Expected, check_oracle, expect
 from attnspec.conformance.attention.oracle_gradients import ExpectedGradients, expect_gradients
 from attnspec.conformance.comparison import tally
@@ -198,10 +198,12 @@ class Subject:
         self.last_state = TorchState.current(call.query.device.type)
         started = time.perf_counter()
         try:
-            with entered(call.mode):
-                return self.implementation.attention(
+            return run_in(
+                call.mode,
+                lambda: self.implementation.attention(
                     call.query, call.key, call.value, **call.keywords() | options
-                )
+                ),
+            )
         except Exception as error:
             raise Raised(f"{type(error).__name__}: {error}") from error
         finally:
@@ -252,6 +254,13 @@ class Subject:
             Violation: if the output has a wrong type, shape or dtype, or requires no gradient.
         """
         recorded = self.record(call, wrt=wrt)
+        if call.mode is CallMode.TWO_BACKWARDS:
+            try:
+                self.backpropagate(recorded, -grad_out, keep=True)
+                return recorded.out.detach(), self.backpropagate(recorded, grad_out)
+            except Raised:
+                # it keeps no graph, as GRD-15 allows
+                recorded = self.record(call.but(mode=CallMode.PLAIN), wrt=wrt)
         return recorded.out.detach(), self.backpropagate(recorded, grad_out)
 
     def record(self, call: Call, *, wrt: tuple[str, ...] = WRT) -> "Recorded":
@@ -301,14 +310,16 @@ class Subject:
             return {name: torch.zeros_like(leaf) for name, leaf in recorded.leaves.items()}
         started = time.perf_counter()
         try:
-            with entered(recorded.call.mode):
-                gradients = torch.autograd.grad(
+            gradients = run_in(
+                recorded.call.mode,
+                lambda: torch.autograd.grad(
                     recorded.out,
                     list(recorded.leaves.values()),
                     grad_out,
                     retain_graph=keep,
                     allow_unused=True,
-                )
+                ),
+            )
         except Exception as error:
             raise Raised(f"{type(error).__name__}: {error}") from error
         finally:

@@ -211,6 +211,22 @@ def _needles(case: Case, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> T
     return k[:, head[:, None], needles(case)].mul_(factor) + q.mul_(0.05), k, v
 
 
+UNEVEN = 64.0
+"""The factor by which queries or keys are larger in uneven calls; 16 bits hold it exactly."""
+
+
+def uneven(case: Case) -> tuple[float, float]:
+    """Return the factors of the queries and of the keys of an uneven case."""
+    factor = UNEVEN if case.seed % 2 == 0 else 1 / UNEVEN
+    return factor, 1 / factor
+
+
+def _uneven(case: Case, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Tensors:
+    q, k, v = _needles(case, q, k, v)
+    of_query, of_key = uneven(case)
+    return q.mul_(of_query), k.mul_(of_key), v
+
+
 _FAMILIES: dict[Values, Callable[..., Tensors]] = {
     Values.NORMAL: _normal,
     Values.PEAKED: _peaked,
@@ -226,4 +242,5 @@ _FAMILIES: dict[Values, Callable[..., Tensors]] = {
     Values.TINY: _tiny,
     Values.DENORMAL: _denormal,
     Values.NEEDLES: _needles,
+    Values.UNEVEN: _uneven,
 }

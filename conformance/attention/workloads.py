@@ -44,6 +44,7 @@ MODES = (
     CallMode.NO_GRAD,
     CallMode.THREADS,
     CallMode.INFERENCE,
+    CallMode.OTHER_THREAD,
     CallMode.DEFAULT_FLOAT16,
     CallMode.DEFAULT_BFLOAT16,
 )
@@ -54,7 +55,9 @@ MODES_OF_TRAINING = (
     CallMode.LAYERS,
     CallMode.THREADS,
     CallMode.DEFAULT_FLOAT16,
+    CallMode.OTHER_THREAD,
     CallMode.LAYERS,
+    CallMode.TWO_BACKWARDS,
 )
 LAYOUTS = (
     Layout.CONTIGUOUS,
@@ -82,7 +85,7 @@ SHARED = (True, *[False] * 6)
 CONTENTS = (
     Values.NEEDLES,
     Values.NORMAL,
-    Values.NEEDLES,
+    Values.UNEVEN,
     Values.PEAKED,
     Values.PLATEAU,
     Values.OFFSET,

@@ -16,6 +16,7 @@ from attnspec.conformance.attention.values import (
     seed_of,
     sign,
     spread,
+    uneven,
 )
 from attnspec.spec import Case, MaskKind, MaskPattern, MaskShape, Values
 from attnspec.spec.case import BIASES
@@ -63,6 +64,10 @@ def drawings_of(name: str, shape: tuple[int, ...], case: Case) -> Iterator[str]:
         yield f"1000.0 * {ones}[:, None] + {normal}"
     if family is Values.NEEDLES and name == "query":
         yield f"{_needles(case)} + 0.05 * {normal}"
+    if family is Values.UNEVEN and name in ("query", "key"):
+        of_query, of_key = uneven(case)
+        needles = f"({_needles(case)} + 0.05 * {normal})"
+        yield f"{of_query} * {needles}" if name == "query" else f"{of_key} * {normal}"
     if family is Values.TINY:
         yield f"1e-3 * {normal}"
     if family is Values.PLATEAU and name in ("query", "key"):

@@ -38,6 +38,10 @@ def snippet(subject: Subject, call: Call, mismatch: Mismatch | None, case: Any =
     except TooLarge:
         return ""
     lines = ["import torch", "from torch import inf, nan", subject.import_code, ""]
+    where = "{}"
+    if call.mode is CallMode.OTHER_THREAD:
+        lines.insert(0, "from concurrent.futures import ThreadPoolExecutor")
+        where = "ThreadPoolExecutor(1).submit(lambda: {}).result()"
     for name, code in codes.items():
         lines.append(f"{name} = {code}{'.requires_grad_()' if name in wrt else ''}")
     options = {
@@ -46,7 +50,9 @@ def snippet(subject: Subject, call: Call, mismatch: Mismatch | None, case: Any =
     }
     arguments = ["query", "key", "value", *(f"{name}={value}" for name, value in options.items())]
     before, after = _around(subject.last_state)
-    made, printed = [f"out = attention({', '.join(arguments)})"], "out"
+    forward = f"attention({', '.join(arguments)})"
+    made = [f"out = {where.format(forward)}"]
+    printed = "out"
     if (dtype := subject.last_state.autocast) is not None:
         device = call.query.device.type
         made = [f"with torch.autocast({device!r}, dtype={dtype}):", f"    {made[0]}"]
@@ -57,7 +63,11 @@ def snippet(subject: Subject, call: Call, mismatch: Mismatch | None, case: Any =
         made.append(f"attention({', '.join(['-query', *arguments[1:]])})")
     if grad_out is not None:
         out = "out[0]" if call.return_lse else "out"
-        made.append(f"gradients = torch.autograd.grad({out}, [{', '.join(wrt)}], grad_out)")
+        inputs = f"[{', '.join(wrt)}]"
+        if call.mode is CallMode.TWO_BACKWARDS:
+            made.append(f"torch.autograd.grad({out}, {inputs}, -grad_out, retain_graph=True)")
+        backward = f"torch.autograd.grad({out}, {inputs}, grad_out)"
+        made.append(f"gradients = {where.format(backward)}")
         printed = "gradients"
     lines += before
     for line in _IN[call.mode]:
@@ -112,6 +122,8 @@ _IN: dict[CallMode, tuple[str, ...]] = {
         "torch.use_deterministic_algorithms(False)",
     ),
     CallMode.LAYERS: ("{}",),
+    CallMode.OTHER_THREAD: ("{}",),
+    CallMode.TWO_BACKWARDS: ("{}",),
     CallMode.THREADS: (f"torch.set_num_threads({THREADS})", "{}", "torch.set_num_threads(1)"),
 }
 """The lines that make a call in a mode, and its backward pass."""

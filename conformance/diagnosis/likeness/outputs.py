@@ -9,7 +9,7 @@ import torch
 
 from attnspec.conformance.attention.call import Call
 from attnspec.conformance.attention.memoize import content_of
-from attnspec.conformance.attention.modes import entered
+from attnspec.conformance.attention.modes import run_in
 from attnspec.conformance.isolation.state import restored_state
 from attnspec.conformance.mutants.registry import Mutant
 from attnspec.spec import Case, Implementation
@@ -56,10 +56,12 @@ def outputs_of(implementation: Implementation, comparison: ComparisonCall) -> Ou
     try:
         with restored_state(), torch.enable_grad():
             call = call.but(**leaves)
-            with entered(call.mode):
-                result = implementation.attention(
+            result = run_in(
+                call.mode,
+                lambda: implementation.attention(
                     call.query, call.key, call.value, **call.keywords()
-                )
+                ),
+            )
             out, lse = result if isinstance(result, tuple) else (result, None)
             # clones: a view would keep its base in memory, and a graph its inputs
             outputs = {"out": out.detach().clone()}

@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import threading
 from dataclasses import replace
 
 import pytest
@@ -348,6 +349,69 @@ def test_the_next_layer_is_called_before_the_backward_pass(wrt):
         assert torch.equal(query, -other)
     assert seen[0][1] == ({False} if len(wrt) == 3 else {False, True})
     assert seen[0][1] == seen[-2][1]
+
+
+def test_a_call_and_its_backward_pass_are_made_in_threads_of_their_own():
+    seen = []
+
+    class Seeing(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, query):
+            seen.append(threading.get_ident())
+            return query.clone()
+
+        @staticmethod
+        def backward(ctx, grad):
+            seen.append(threading.get_ident())
+            return grad
+
+    def attention(query, key, value, **options):
+        return load("eager").attention(Seeing.apply(query), key, value, **options)
+
+    subject = Subject(replace(load("eager"), attention=attention), import_code="pass")
+    call = subject.draw(CASE.but(mode=CallMode.OTHER_THREAD))
+    grad_out = torch.ones_like(call.query)
+    _, gradients = subject.differentiate(call, grad_out)
+    names, _ = run(snippet(subject, call, None), attention=attention)
+    for one, two in zip(gradients.values(), names["gradients"], strict=True):
+        assert torch.equal(one, two)
+    assert len(seen) == 4
+    assert threading.get_ident() not in seen
+    with torch.no_grad():
+        assert not subject.call(call.but(query=call.query.requires_grad_())).requires_grad
+
+
+@pytest.mark.parametrize("keeps_a_graph", [True, False])
+def test_another_gradient_is_sent_through_a_kept_graph_before(keeps_a_graph):
+    seen = []
+
+    class Seeing(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, query):
+            ctx.uses = 0
+            return query.clone()
+
+        @staticmethod
+        def backward(ctx, grad):
+            seen.append(grad)
+            ctx.uses += 1
+            if ctx.uses > 1 and not keeps_a_graph:
+                raise RuntimeError("it was freed")
+            return grad
+
+    def attention(query, key, value, **options):
+        return Seeing.apply(load("eager").attention(query, key, value, **options))
+
+    subject = Subject(replace(load("eager"), attention=attention), import_code="pass")
+    call = subject.draw(CASE.but(mode=CallMode.TWO_BACKWARDS))
+    grad_out = torch.ones_like(call.query)
+    _, gradients = subject.differentiate(call, grad_out)
+    assert [each.mean().item() for each in seen] == [-1, 1] + [1] * (not keeps_a_graph)
+    seen.clear()
+    names, _ = run(snippet(subject, subject.last_call, None), attention=attention)
+    assert [each.mean().item() for each in seen] == ([-1, 1] if keeps_a_graph else [1])
+    for one, two in zip(gradients.values(), names["gradients"], strict=True):
+        assert torch.equal(one, two)
 
 
 def test_the_snippet_of_a_call_under_deterministic_algorithms_requests_them():
