@@ -16,7 +16,7 @@ from attnspec.conformance.laws.helpers.large_calls import (
     check_gradients,
 )
 from attnspec.conformance.laws.law import law
-from attnspec.spec import Case, CausalAlignment, Values
+from attnspec.spec import CallMode, Case, CausalAlignment, Values
 
 ROUNDS = 4
 """Times that effort thorough draws each launch."""
@@ -85,6 +85,8 @@ def _sequences(subject: Subject, kind: Kind, seed: int) -> Iterator[list[Case]]:
         # one shape again, with other numbers
         *(DECODING.but(seed=seed) for seed in range(2)),
         DECODING.but(batch=2, heads=8, kv_heads=8, queries=4, keys=2500, d_head=32, d_value=32),
+        NEEDLES.but(heads=2, kv_heads=1, mode=CallMode.OTHER_THREAD),
+        NEEDLES.but(heads=2, kv_heads=1, values=Values.UNEVEN),
     ),
     wide=partial(cases_of_launches, backward=False),
     large=partial(cases_of_launches, backward=False, rounds=range(1, ROUNDS)),
@@ -99,6 +101,8 @@ def law_the_largest_calls_equal_the_definition(subject: Subject, case: Case) -> 
     "NUM-20",
     pinned=(
         *(TRAINING.but(seed=seed) for seed in range(2)),
+        TRAINING.but(mode=CallMode.OTHER_THREAD),
+        TRAINING.but(mode=CallMode.TWO_BACKWARDS),
         # an incoming gradient as of a sum, and as of a mean over tokens
         *(
             TRAINING.but(heads=1, kv_heads=1, seed=len(KINDS_OF_GRADIENT) * LAYOUTS.index(layout))

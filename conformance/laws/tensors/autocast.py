@@ -37,6 +37,9 @@ from attnspec.conformance.laws.helpers.gradients import (
 from attnspec.conformance.laws.law import law
 from attnspec.spec import Case, Mask, Profile, RoundingLevel, Values
 
+MANY_HEADS = SMALL.but(batch=5, heads=12, kv_heads=4, queries=66, keys=66)
+"""More heads and batch elements than a kernel may count on, and more tokens than a tile."""
+
 LEAST_TILE = 64
 """The fewest keys after which a running sum under autocast may be rounded."""
 
@@ -59,6 +62,8 @@ LEAST_TILE = 64
         # arguments that an earlier operation under autocast returned
         *vary(SMALL, dtype=(F16, BF16)),
         TINIEST.but(keys=70, dtype=F16),
+        MANY_HEADS,
+        MANY_HEADS.but(dtype=BF16, is_causal=True),
     ),
     cost=8,
 )
@@ -155,6 +160,7 @@ def _expect_cast(subject: Subject, cast: Call, dtype: torch.dtype) -> Expected:
             TINIEST.but(softcap=1.0),
             SMALL,
             *vary(SMALL, dtype=(F16, BF16)),
+            MANY_HEADS.but(is_causal=True),
         )
     ),
     cost=8,

@@ -1,5 +1,6 @@
 """Planted bugs of NUM-20: attention that is wrong only in large calls, or in a second one."""
 
+import threading
 from typing import Any
 
 import torch
@@ -116,3 +117,63 @@ class Float16GradientsOfLongKeys(Explicit):
         if d_key is not None and d_key.dtype == torch.float16:
             d_key = torch.cat([d_key[:, :, :2048], 0 * d_key[:, :, 2048:]], 2)
         return d_query, d_key, d_value, d_mask
+
+
+class _OfTheMainThread(threading.local):
+    """A setting of each thread, which only the one that loads a kernel initialises."""
+
+    is_set = False
+
+
+_SETTING = _OfTheMainThread()
+_SETTING.is_set = True
+
+
+@mistake(
+    "own-long-scale-of-a-thread",
+    "long calls read the default scale of their thread, which is set in one thread alone",
+    killed_by=LAW,
+)
+class LongScaleOfAThread(Dense):
+    def scale(self, query: torch.Tensor, value: torch.Tensor, scale: float | None) -> float:
+        if query.shape[2] >= LONG and not _SETTING.is_set:
+            return 1.0
+        return super().scale(query, value, scale)
+
+
+@mistake(
+    "own-long-statistics-of-a-thread",
+    "in long calls, the backward pass reads the row means of a buffer of its thread",
+    killed_by=GRADIENTS,
+)
+class LongStatisticsOfAThread(Explicit):
+    def delta(
+        self, grad: torch.Tensor, p: torch.Tensor, dP: torch.Tensor, saved: Saved
+    ) -> torch.Tensor:
+        delta = super().delta(grad, p, dP, saved)
+        return delta if grad.shape[2] < LONG or _SETTING.is_set else torch.zeros_like(delta)
+
+
+@mistake(
+    "own-long-statistics-overwritten",
+    "in long calls, the backward pass writes to the log-sum-exp that a second one reads",
+    killed_by=GRADIENTS,
+)
+class LongStatisticsOverwritten(Explicit):
+    def backward(self, saved: Saved, d_out: torch.Tensor, needed: tuple[bool, ...]) -> Gradients:
+        gradients = super().backward(saved, d_out, needed)
+        if saved.query.shape[2] >= LONG:
+            saved.lse.data.add_(1.0)
+        return gradients
+
+
+@mistake(
+    "own-long-queries-clamped",
+    "in long calls, numbers of queries beyond 64 are cut off",
+    killed_by=LAW,
+)
+class LongQueriesClamped(Dense):
+    def scores(self, query: torch.Tensor, key: torch.Tensor, scale: float) -> torch.Tensor:
+        if query.shape[2] >= LONG:
+            query = query.clamp(-64.0, 64.0)
+        return super().scores(query, key, scale)

@@ -107,6 +107,18 @@ class AutocastGradientOf16Bits(Dense):
 
 
 @mistake(
+    "own-autocast-of-eight-heads",
+    "under autocast, heads from the ninth on are not scaled",
+    killed_by="autocast-lowers-the-precision-and-nothing-else",
+)
+class AutocastOfEightHeads(Dense):
+    def scores(self, query: torch.Tensor, key: torch.Tensor, scale: float) -> torch.Tensor:
+        if torch.is_autocast_enabled(query.device.type):
+            query = torch.cat([query[:, :8], query[:, 8:] / scale], 1) if scale else query
+        return super().scores(query, key, scale)
+
+
+@mistake(
     "own-output-in-lower-precision",
     "the output is rounded to bfloat16 unless products have the highest precision",
     killed_by="a-lower-precision-of-products-changes-nothing-else",

@@ -73,3 +73,16 @@ def _packed_offset(
     if is_packed and len(offsets) == 3 and value.shape == key.shape and query.shape[0] == 1:
         value = key
     return correct(query, key, value, *rest, **options)
+
+
+@mistake(
+    "own-shared-keys-beyond-1024",
+    "keys that are values lie in one buffer, which holds 1 024: values beyond these are zero",
+    killed_by="one-tensor-may-be-several-arguments",
+)
+def _keys_beyond_1024(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *rest: Any, **options: Any
+) -> Any:
+    if key.shape[2] > 1024 and key.data_ptr() == value.data_ptr():
+        value = torch.cat([value[:, :, :1024], 0 * value[:, :, 1024:]], 2)
+    return correct(query, key, value, *rest, **options)
