@@ -20,15 +20,15 @@ class Growth(StrEnum):
     TOKENS = "tokens"
     """More tokens than a tile of 512."""
     LAYERS = "layers"
-    """The layers of the second released model, 24 of them."""
+    """The layers of the two smallest released models, 24 of them or 12 on more tokens."""
     ROWS = "rows"
     """Several rows of more tokens than a tile of 128."""
     BATCH = "batch"
     """A dozen rows or more."""
     CHANNELS = "channels"
-    """Two layers of the width of the smallest released model."""
+    """Two layers of the width of the smallest released model, and several rows."""
     IDS = "ids"
-    """The vocabulary of the released models, on more tokens than a tile of 64."""
+    """The vocabulary of the released models, on more tokens than a tile of 64 or of 128."""
 
 
 WIDTH = 128
@@ -117,11 +117,19 @@ def grown(case: ModelCase, growths: Collection[Growth], dice: random.Random) -> 
             "length": dice.choice((dice.randint(513, 540), dice.randint(650, 700))),
             "n_layer": dice.choice((1, 2)),
         },
-        Growth.LAYERS: {"length": dice.randint(33, 40), "n_layer": 24, "batch": 2},
+        Growth.LAYERS: dice.choice(
+            (
+                {"length": dice.randint(33, 40), "n_layer": 24, "batch": 2},
+                {"length": dice.randint(65, 72), "n_layer": 12, "batch": 2},
+            )
+        ),
         Growth.ROWS: {"length": dice.randint(129, 140), "batch": dice.choice((4, 5))},
         Growth.BATCH: {"length": dice.randint(17, 40), "batch": dice.randint(12, 17)},
-        Growth.CHANNELS: {"length": dice.randint(5, 17), "n_layer": 2},
-        Growth.IDS: {"length": dice.randint(65, 70), "vocab_size": MANY_IDS},
+        Growth.CHANNELS: {"length": dice.randint(5, 17), "n_layer": 2, "batch": 4},
+        Growth.IDS: {
+            "length": dice.choice((dice.randint(65, 70), dice.randint(130, 140))),
+            "vocab_size": MANY_IDS,
+        },
     }
     if len(growths) > 1:
         # two at once take long, so that everything else stays small

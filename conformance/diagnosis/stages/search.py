@@ -28,7 +28,7 @@ from attnspec.conformance.diagnosis.stages.testbed import (
     reading_bound,
 )
 from attnspec.conformance.isolation.state import restored_state
-from attnspec.conformance.laws.model.caches import call_with_cache
+from attnspec.conformance.models.cached import call_with_cache
 from attnspec.conformance.models.case import draw
 from attnspec.conformance.models.oracle import Allowed
 from attnspec.conformance.models.readout import Readout

@@ -1,10 +1,12 @@
 """Laws of EMB: tokens select rows, positions add, and ids without a row are refused."""
 
+from typing import Any
+
 import torch
 from hypothesis import strategies as st
 
 from attnspec.conformance.laws.law import law
-from attnspec.conformance.laws.model.caches import fed_in_parts
+from attnspec.conformance.models.cached import fed_in_parts
 from attnspec.conformance.models.case import ModelCase, draw, model_cases, normal
 from attnspec.conformance.models.oracle import Allowed, check_within, own_logits
 from attnspec.conformance.models.readout import PINNED, coarse_rows, make_readout, normalized
@@ -65,14 +67,18 @@ def law_given_positions_select_their_rows(subject: ModelImplementation, case: Mo
     table = weights["transformer.wpe.weight"]
     moved = {**weights, "transformer.wpe.weight": table.roll(-first, 0)}
     expected = own_logits(subject, config, moved, ids)
-    model = build(subject, config, weights)  # after the other model, with which it may share state
+    in_parts, sizes = None, [case.length - 1, 1]
+    if ModelFeature.CACHE in subject.features:
+        # in the same steps, so that whatever else is wrong with a cache spoils both alike
+        counted = torch.arange(case.length).expand(ids.shape)
+        other = build(subject, config, moved)
+        in_parts = fed_in_parts(other, ids, moved, sizes, position_ids=counted).double()
+    model = build(subject, config, weights)  # after the other models, with which it may share state
     for mask in (None, torch.ones_like(ids)):
         given = "without a mask" if mask is None else "with a mask"
-        options = (
-            {"position_ids": places}
-            if mask is None
-            else {"position_ids": places, "attention_mask": mask}
-        )
+        options: dict[str, Any] = {"position_ids": places}
+        if mask is not None:
+            options["attention_mask"] = mask
         check_within(
             logits_of(model, ids, weights, **options),
             expected,
@@ -80,10 +86,10 @@ def law_given_positions_select_their_rows(subject: ModelImplementation, case: Mo
             what="logits",
             message=f"given positions are not used {given}",
         )
-        if ModelFeature.CACHE in subject.features:
+        if in_parts is not None:
             check_within(
-                fed_in_parts(model, ids, weights, [case.length - 1, 1], **options),
-                expected,
+                fed_in_parts(model, ids, weights, sizes, **options),
+                in_parts,
                 tolerance,
                 what="logits",
                 message=f"given positions are not used {given}, in parts with a cache",

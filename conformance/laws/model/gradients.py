@@ -174,13 +174,12 @@ def law_gradients_of_padded_rows_are_those_of_each_alone(
     expected = {name: torch.zeros(1, dtype=torch.float64) for name in weights}
     tolerance = {name: enclosed.radius for name, enclosed in radii.items()}
     for row, is_real in enumerate(real):
-        alone, incoming = ids[row, is_real][None], cotangent[row, is_real][None].double()
-        exact = in_float64(weights)
-        own = _gradients(model_oracle(subject), config, exact, alone, incoming)
-        enclosed, _ = _enclosures(config, exact, alone, incoming)
+        alone, incoming = ids[row, is_real][None], cotangent[row, is_real][None]
+        own = _gradients(subject, config, weights, alone, incoming)
+        enclosed, _ = _enclosures(config, weights, alone, incoming)
         for name, gradient in own.items():
-            expected[name] = expected[name] + gradient
-            rounding = torch.finfo(torch.float64).eps * len(ids) * gradient.abs()
+            expected[name] = expected[name] + gradient.double()
+            rounding = torch.finfo(torch.float64).eps * len(ids) * gradient.double().abs()
             tolerance[name] = tolerance[name] + enclosed[name].radius + rounding
     _check(got, expected, tolerance, f"padding on the {case.padding} changes a gradient")
 

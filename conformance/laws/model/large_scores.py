@@ -5,7 +5,7 @@ from dataclasses import replace
 import torch
 
 from attnspec.conformance.laws.law import law
-from attnspec.conformance.laws.model.caches import call_with_cache
+from attnspec.conformance.models.cached import call_with_cache
 from attnspec.conformance.models.case import ModelCase, ModelInputs, Padding, draw
 from attnspec.conformance.models.oracle import Allowed, check_within, logits_alone, own_logits
 from attnspec.conformance.models.subject import build, logits_of

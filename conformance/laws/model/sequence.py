@@ -1,16 +1,19 @@
 """Laws of GPT: padding, cache, causality, batches and repeated calls of a model."""
 
 import contextlib
+import contextvars
 import functools
 import itertools
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from typing import Any
 
 import torch
 
 from attnspec.conformance.attention.values import generator
-from attnspec.conformance.comparison.violation import Raised, Violation
+from attnspec.conformance.comparison.violation import NotClaimed, Raised, Violation
 from attnspec.conformance.laws.law import law
-from attnspec.conformance.laws.model.caches import call_with_cache, fed_in_parts
+from attnspec.conformance.models.cached import call_with_cache, fed_in_parts
 from attnspec.conformance.models.case import (
     DEEP,
     LONG_ROWS,
@@ -35,8 +38,8 @@ from attnspec.spec import ModelFeature, ModelImplementation
 
 _FEW = PINNED[:10]
 _LARGE_CACHES = (
-    # more than 768 tokens of two rows
-    ModelCase(n_head=1, d_head=3, length=777, n_positions=780, batch=2, seed=38),
+    # more than 768 tokens of several rows
+    ModelCase(n_head=1, d_head=3, length=777, n_positions=780, batch=5, seed=38),
     # more than 2^23 numbers: 24 layers, 64 rows
     ModelCase(
         n_layer=24, n_head=1, d_head=64, n_inner=1, length=45, n_positions=48, batch=64,
@@ -102,7 +105,10 @@ def law_padding_changes_no_real_token(subject: ModelImplementation, case: ModelC
     cost=3.0,
 )
 def law_a_cache_equals_all_at_once(subject: ModelImplementation, case: ModelCase) -> None:
-    """GPT-16: token by token and in chunks, with a cache, the logits are those of one call."""
+    """GPT-16: token by token and in chunks, with a cache, the logits are those of one call.
+
+    Also in inference mode, or in another thread than the one that built the model.
+    """
     inputs = draw(case)
     config, weights, ids = inputs.config, inputs.state_dict, inputs.input_ids
     model = build(subject, config, weights)
@@ -122,14 +128,20 @@ def law_a_cache_equals_all_at_once(subject: ModelImplementation, case: ModelCase
         ways = ([length - 12, *[1] * 12], [length - late, late])
     for number, steps in enumerate(ways):
         sizes = [size for size in steps if size]
-        with torch.inference_mode(number % 2 == 1):
-            logits = fed_in_parts(model, ids, weights, sizes)
+        make = functools.partial(fed_in_parts, model, ids, weights, sizes)
+        mode = ("", " in inference mode", " in another thread")[number % 3]
+        if number % 3 == 2:
+            with ThreadPoolExecutor(1) as pool:
+                logits = pool.submit(contextvars.copy_context().run, make).result()
+        else:
+            with torch.inference_mode(number % 3 == 1):
+                logits = make()
         check_within(
             logits,
             expected,
             tolerance,
             what="logits",
-            message=f"tokens fed with a cache in {describe_steps(sizes)} give other logits",
+            message=f"tokens fed with a cache in {describe_steps(sizes)} give other logits{mode}",
         )
 
 
@@ -190,7 +202,7 @@ def _check_with_cache(
     config, weights, ids = inputs.config, inputs.state_dict, inputs.input_ids
     mask, position_ids = inputs.attention_mask, inputs.position_ids
     model = build(subject, config, weights)
-    padding = {"attention_mask": mask, "position_ids": position_ids}
+    padding: dict[str, Any] = {"attention_mask": mask, "position_ids": position_ids}
     got = fed_in_parts(model, ids, weights, sizes, **padding)
     tolerance = Allowed(config, weights, ids, **padding).own_logits
     for row, real in enumerate(mask.bool()):
@@ -215,7 +227,7 @@ def law_no_logit_depends_on_later_tokens(subject: ModelImplementation, case: Mod
     changed_ids = ids.clone()
     changed_ids[:, cut:] = (changed_ids[:, cut:] + 1) % config.vocab_size
     tolerance = Allowed(config, weights, ids).one_call[:, :cut]
-    for name, input_ids in (("other", changed_ids), ("no", ids[:, :cut])):
+    for name, input_ids in (("other", changed_ids), ("no", ids[:, :cut].contiguous())):
         if input_ids.shape == ids.shape and torch.equal(input_ids, ids):
             continue
         again = logits_of(model, input_ids, weights)[:, :cut]
@@ -319,28 +331,29 @@ def law_masks_of_any_type_hide_the_same(subject: ModelImplementation, case: Mode
     mask, position_ids = inputs.attention_mask, inputs.position_ids
     model = build(subject, config, weights)
     real = mask.bool()
-    alone = (ids[row, is_real] for row, is_real in enumerate(real))
-    expected = torch.cat([logits_alone(subject, config, weights, each) for each in alone])
     padding = {"attention_mask": mask, "position_ids": position_ids}
     tolerance = Allowed(config, weights, ids, **padding).own_logits[real]
     ways = {"": functools.partial(logits_of, model, ids, weights)}
     if ModelFeature.CACHE in subject.features:
         sizes = [case.length - 2, 1, 1]
         ways[" in steps with a cache"] = functools.partial(fed_in_parts, model, ids, weights, sizes)
-    for dtype, (way, make) in itertools.product(
-        (torch.bool, torch.int32, case.dtype), ways.items()
-    ):
+    for way, make in ways.items():
         try:
-            logits = make(attention_mask=mask.to(dtype), position_ids=position_ids)
-        except Raised:
-            continue
-        check_within(
-            logits[real],
-            expected,
-            tolerance,
-            what="logits of real tokens",
-            message=f"a padding mask of {dtype} hides other tokens{way}",
-        )
+            expected = make(**padding)[real].double()
+        except Raised as error:
+            raise NotClaimed("padding is refused, which GPT-15 and GPT-17 judge") from error
+        for dtype in (torch.bool, torch.int32, case.dtype):
+            try:
+                logits = make(attention_mask=mask.to(dtype), position_ids=position_ids)
+            except Raised:
+                continue
+            check_within(
+                logits[real],
+                expected,
+                tolerance,
+                what="logits of real tokens",
+                message=f"a padding mask of {dtype} hides other tokens than one of int64{way}",
+            )
 
 
 @law(
@@ -364,13 +377,13 @@ def law_ids_are_read_wherever_they_lie(subject: ModelImplementation, case: Model
     if ModelFeature.CACHE in subject.features:
         sizes = [case.length - 1, 1]
         ways[" in parts with a cache"] = functools.partial(
-            fed_in_parts, model, like=weights, sizes=sizes
+            fed_in_parts, model, like=weights, sizes=sizes, as_they_lie=True
         )
     for name, view in views.items():
         plain = view.long().contiguous()
-        expected = own_logits(subject, config, weights, plain)
         tolerance = Allowed(config, weights, plain).own_logits
         for way, make in ways.items():
+            expected = make(plain).double()
             try:
                 logits = make(view)
             except Raised:

@@ -434,7 +434,7 @@ class TrashSlot(CompactGPT2):
     "POS-05",
     "positions that fall along the wrong axis are taken for packed sequences, without lengths",
     killed_by="padding-changes-no-real-token",
-    breaks=("GPT-12", "GPT-14", "GPT-17"),
+    breaks=("GPT-12", "GPT-14", "GPT-17", "GPT-29"),
     source="https://github.com/QwenLM/Qwen3.8/issues/104",
 )
 class TakenForPacked(CompactGPT2):
@@ -474,6 +474,7 @@ class StatesWithoutPadding(_KeepsPadding):
     "own-backward-without-padding",
     "the backward pass computes attention again without the padding mask",
     killed_by="gradients-of-padded-rows-are-those-of-each-alone",
+    breaks=("GPT-29",),
 )
 class BackwardWithoutPadding(_KeepsPadding):
     def attend(
@@ -521,7 +522,7 @@ class CacheDetached(CompactGPT2):
     "own-ids-at-padding-overwritten",
     "ids at padding are set to 0 in the caller's tensor",
     killed_by="masks-of-any-type-hide-the-same",
-    breaks=("GPT-12", "GPT-14", "GPT-15", "GPT-17", "GPT-20"),
+    breaks=("GPT-12", "GPT-14", "GPT-15", "GPT-17", "GPT-20", "GPT-29"),
 )
 class IdsAtPaddingOverwritten(CompactGPT2):
     def visible(

@@ -241,6 +241,7 @@ class Layers24(CompactGPT2):
     "own-token-gradient-of-64",
     "the gradient of the token table adds up the first 64 tokens of a batch of several rows",
     killed_by="every-gradient-equals-the-oracles",
+    breaks=("GPT-29",),
 )
 class TokenGradientOf64(CompactGPT2):
     def tokens(self, input_ids: torch.Tensor) -> torch.Tensor:
@@ -289,7 +290,7 @@ class StatesAfterACache(CompactGPT2):
     "own-diagonal-tile-unmasked",
     "heads of 16 channels or more read all keys of the tile of 16 that holds the diagonal",
     killed_by="logits-equal-the-oracles",
-    breaks=("GPT-12", "GPT-15", "GPT-16", "GPT-17", "GPT-18"),
+    breaks=("GPT-12", "GPT-14", "GPT-15", "GPT-16", "GPT-17", "GPT-18"),
 )
 class DiagonalTileUnmasked(CompactGPT2):
     def causal(self, past: int, length: int) -> torch.Tensor:
@@ -319,6 +320,7 @@ class TokenTableInTwoBuffers(CompactGPT2):
     "own-heads-in-float32-unmasked",
     "in float32, keys are padded to tiles of 64, and the padding of the last tile is not hidden",
     killed_by="logits-equal-the-oracles",
+    breaks=("GPT-14", "GPT-16"),
 )
 class HeadsInFloat32Unmasked(CompactGPT2):
     def attend(

@@ -9,7 +9,7 @@ import torch
 from attnspec.conformance import laws, mutants
 from attnspec.conformance.comparison.violation import Raised, Violation
 from attnspec.conformance.diagnosis.failure.model_snippet import model_snippet
-from attnspec.conformance.laws.model.caches import call_with_cache
+from attnspec.conformance.models.cached import call_with_cache
 from attnspec.conformance.models.case import ModelCase, draw
 from attnspec.conformance.models.recording import recording, recording_of
 from attnspec.conformance.models.subject import build
