@@ -12,7 +12,7 @@ from attnspec.conformance.attention.memoize import content_of
 from attnspec.conformance.attention.modes import run_in
 from attnspec.conformance.isolation.state import restored_state
 from attnspec.conformance.mutants.registry import Mutant
-from attnspec.spec import Case, Implementation
+from attnspec.spec import CallMode, Case, Implementation
 
 Outputs = dict[str, torch.Tensor]
 """Output, log-sum-exp and gradients, by name."""
@@ -48,29 +48,38 @@ class ComparisonCall:
 
 
 def outputs_of(implementation: Implementation, comparison: ComparisonCall) -> Outputs | None:
-    """Run an implementation on a comparison call; return None if it raises."""
+    """Run an implementation on a comparison call, in its mode; return None if it raises."""
     # copies: some implementations write to their arguments
     call, grad_out = copy.deepcopy((comparison.call, comparison.grad_out))
     wrt = comparison.wrt if grad_out is not None else ()
     leaves = {name: getattr(call, name).detach().requires_grad_() for name in wrt}
+    is_layer = bool(leaves) and call.mode is CallMode.LAYERS
+    operands = {name: leaf[:] if is_layer else leaf for name, leaf in leaves.items()}
+
+    def run(call: Call) -> Any:
+        return run_in(
+            call.mode,
+            lambda: implementation.attention(call.query, call.key, call.value, **call.keywords()),
+        )
+
     try:
         with restored_state(), torch.enable_grad():
-            call = call.but(**leaves)
-            result = run_in(
-                call.mode,
-                lambda: implementation.attention(
-                    call.query, call.key, call.value, **call.keywords()
-                ),
-            )
+            call = call.but(**operands)
+            result = run(call)
+            if is_layer:
+                run(call.but(query=-call.query))
             out, lse = result if isinstance(result, tuple) else (result, None)
             # clones: a view would keep its base in memory, and a graph its inputs
             outputs = {"out": out.detach().clone()}
             if lse is not None:
                 outputs["lse"] = lse.detach().clone()
-            if out.requires_grad:
-                gradients = torch.autograd.grad(
-                    out, list(leaves.values()), grad_out, allow_unused=True
+            if out.requires_grad and grad_out is not None:
+                backward = functools.partial(
+                    torch.autograd.grad, out, list(leaves.values()), allow_unused=True
                 )
+                if call.mode is CallMode.TWO_BACKWARDS:
+                    backward(-grad_out, retain_graph=True)
+                gradients = run_in(call.mode, lambda: backward(grad_out))
                 for name, gradient in zip(wrt, gradients, strict=True):
                     outputs[name] = torch.zeros(()) if gradient is None else gradient
     except Exception:

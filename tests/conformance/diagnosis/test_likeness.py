@@ -7,7 +7,7 @@ import torch
 
 from attnspec.conformance import laws, mutants
 from attnspec.conformance.attention.inputs import draw
-from attnspec.conformance.attention.subject import Subject
+from attnspec.conformance.attention.subject import WRT, Subject
 from attnspec.conformance.diagnosis.diagnose import TRIES, looks_like_sentence, with_diagnosis
 from attnspec.conformance.diagnosis.likeness import attention as likeness
 from attnspec.conformance.diagnosis.likeness import outputs
@@ -29,7 +29,7 @@ from attnspec.conformance.runner.in_process import run_in_process
 from attnspec.conformance.runner.targets import LoadedSubject
 from attnspec.conformance.runner.task import tasks
 from attnspec.conformance.subjects.kinds import SubjectKind
-from attnspec.spec import Case, EmptyRow, Feature, Implementation, Profile
+from attnspec.spec import CallMode, Case, EmptyRow, Feature, Implementation, Profile
 
 laws.load()
 mutants.load()
@@ -347,6 +347,24 @@ def test_cached_outputs_do_not_change_the_diagnosis(name):
     for _ in range(2):  # with an empty cache, then with a full one
         matches = similar_mutants(subject, among=among, cache=cache)
         assert sorted(match.id for match in matches) == sorted(named)
+
+
+@pytest.mark.parametrize(
+    ("name", "mode"),
+    [
+        ("own-long-statistics-of-a-thread", CallMode.OTHER_THREAD),
+        ("own-long-statistics-overwritten", CallMode.TWO_BACKWARDS),
+    ],
+)
+def test_outputs_are_compared_in_the_mode_of_a_call(name, mode):
+    case = Case(queries=610, keys=3, d_head=2, d_value=2, dtype=torch.float32, mode=mode)
+    call, grad_out = draw(case), torch.ones(1, 1, 610, 2)
+    grads = [
+        outputs.outputs_of(planted()[name].subject, ComparisonCall(None, each, grad_out, WRT, {}))
+        for each in (call, call.but(mode=CallMode.PLAIN))
+    ]
+    assert torch.equal(grads[0]["out"], grads[1]["out"])
+    assert not torch.allclose(grads[0]["query"], grads[1]["query"])
 
 
 def test_equal_outputs_are_stored_once_and_claims_are_respected():
