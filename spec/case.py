@@ -181,7 +181,7 @@ class CallMode(StrEnum):
     """torch divides work among several threads."""
     LAYERS = "layers"
     """As in a layer of a model: operands are results of other operations, and the next layer is
-    called before the backward pass."""
+    called before the backward pass, with gradients and without."""
     OTHER_THREAD = "other_thread"
     """In a thread of its own, and its backward pass in another."""
     TWO_BACKWARDS = "two_backwards"

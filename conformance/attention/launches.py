@@ -51,8 +51,8 @@ JUDGED = 2**19
 LEAST_JUDGED = 3
 """Query heads of a group that are judged at least."""
 
-LONGEST = 2**15
-"""Queries or keys of a launch."""
+LONGEST = 70_000
+"""Queries or keys of a launch: more than 16 bits count."""
 
 TILES = (128, 64, 16, 1)
 """Lengths are multiples of the largest of these by turns: kernels have code for these alone."""
@@ -172,6 +172,7 @@ KINDS = (
     Kind(name="training of encoders", backward=True),
     Kind(name="training on chunks", share=(0.3, 0.7), is_causal=None, backward=True),
     Kind(name="training on few keys", keys=(16, 128), backward=True),
+    Kind(name="training on few queries", queries=(1, 16), backward=True, step=10),
 )
 """The kinds of launches."""
 
@@ -216,7 +217,10 @@ DIVISIONS = (
     A_FEW_HEADS,
     WIDE_GROUPS,
     Division(name="requests of wide groups", batch=(4, 5, 8), heads=((8, 1), (12, 1), (18, 2))),
-    Division(name="many heads", batch=(1, 2), heads=((32, 8), (40, 8), (32, 32), (64, 8))),
+    Division(
+        name="many heads", batch=(1, 2), heads=((32, 8), (40, 8), (32, 32), (64, 8), (64, 64))
+    ),
+    Division(name="requests of many heads", batch=(8, 9, 16), heads=((8, 8), (32, 8), (16, 16))),
     MANY_REQUESTS,
     Division(name="tens of requests", batch=(32, 48, 64), heads=((2, 1), (2, 2), (8, 1)), work=1.5),
     Division(name="very wide groups", batch=(1, 1, 2), heads=((48, 1), (71, 1), (128, 1))),
@@ -244,7 +248,8 @@ ALWAYS_IN_TRAINING = {
 
 ONCE, AGAIN = "one call", "again"
 AFTER_A_MULTIPLE, AFTER_A_SHORTER = "after a multiple of a tile", "after a shorter one"
-SEQUENCES = (ONCE, AGAIN, ONCE, AFTER_A_MULTIPLE, ONCE, ONCE, AFTER_A_SHORTER, ONCE)
+CONTINUED = "after the step before"
+SEQUENCES = (ONCE, AGAIN, ONCE, AFTER_A_MULTIPLE, ONCE, CONTINUED, ONCE, AFTER_A_SHORTER, ONCE)
 """The calls before one of the same shape, or nearly: a kernel may keep what it has computed."""
 
 
@@ -398,7 +403,12 @@ class _Launches:
             lengths = [length, max(1, length - dice.randrange(1, BESIDE))]
         elif sequence == AFTER_A_SHORTER:
             lengths = [length, max(1, round(SHORTER * length)), length]
-        return [of_length(each).but(seed=dice.randrange(2**16)) for each in lengths if each]
+        cases = [of_length(each).but(seed=dice.randrange(2**16)) for each in lengths if each]
+        if sequence == CONTINUED and cases and cases[0].queries < cases[0].keys:
+            # as many queries before these keys were in the cache
+            step = cases[0]
+            cases.insert(0, step.but(keys=step.keys - step.queries, seed=step.seed ^ 1))
+        return cases
 
     def smallest(
         self,

@@ -1,5 +1,6 @@
 """The state of torch in which a call is made: enter it, and read it."""
 
+import contextvars
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -56,7 +57,7 @@ def run_in(mode: CallMode, function: Callable[[], Result]) -> Result:
             return function()
 
     with ThreadPoolExecutor(1) as pool:
-        return pool.submit(inside).result()
+        return pool.submit(contextvars.copy_context().run, inside).result()
 
 
 def entered(mode: CallMode) -> AbstractContextManager[object]:

@@ -282,7 +282,11 @@ class Subject:
             out = self.call(call.but(**operands))
             if is_layer:
                 # the next layer, of other numbers, which is not differentiated
-                self.call(call.but(**operands | {"query": -operands.get("query", call.query)}))
+                following = call.but(**operands | {"query": -operands.get("query", call.query)})
+                self.call(following)
+                with torch.no_grad():
+                    # a model that is not trained, on the same operands
+                    self.call(following)
         # without keys the output is a constant, which needs no gradient
         if not out.requires_grad and call.key.shape[2]:
             raise Violation("the output must require a gradient")

@@ -58,6 +58,7 @@ MODES_OF_TRAINING = (
     CallMode.OTHER_THREAD,
     CallMode.LAYERS,
     CallMode.TWO_BACKWARDS,
+    CallMode.DEFAULT_FLOAT64,
 )
 LAYOUTS = (
     Layout.CONTIGUOUS,
@@ -80,6 +81,8 @@ transposed keys, values are contiguous."""
 SCALES = (None, None, 0.8, None, 1.0)
 """Scales in that of the definition; most calls give none, and many models that of the definition
 itself."""
+VALUES_APART = (False, True, False)
+"""Turns of calls, true for those whose values lie otherwise than the keys."""
 SHARED = (True, *[False] * 6)
 """Turns of calls, true for those whose key/value heads are views of one head."""
 CONTENTS = (
@@ -246,7 +249,8 @@ def layouts_by_turns(turns: Turns, purpose: str, *, kv_heads: int, is_cached: bo
     of_keys = turns.choose(CACHES, purpose) if is_cached else layout
     if kv_heads > 1 and turns.choose(SHARED):
         of_keys = Layout.EXPANDED  # heads of one key/value head, made by `expand`
-    of_values = Layout.CONTIGUOUS if of_keys is Layout.TRANSPOSED else of_keys
+    is_apart = of_keys is Layout.TRANSPOSED or turns.choose(VALUES_APART, purpose)
+    of_values = Layout.CONTIGUOUS if is_apart else of_keys
     return Layouts(query=layout, key=of_keys, value=of_values)
 
 

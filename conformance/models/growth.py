@@ -18,7 +18,7 @@ class Growth(StrEnum):
     """The size in which a grown case exceeds its pinned one most."""
 
     TOKENS = "tokens"
-    """More tokens than a tile of 512."""
+    """More tokens than a tile of 512, or of 256 in several rows."""
     LAYERS = "layers"
     """The layers of the two smallest released models, 24 of them or 12 on more tokens."""
     ROWS = "rows"
@@ -40,6 +40,9 @@ LARGEST_TABLE, LARGEST_TABLE_WITH_GRADIENTS = 33_007 * 768, MANY_IDS * WIDTH
 """Numbers of the largest token table: more rows than 15 bits count at the width of the smallest
 released model, and with gradients all rows at the width of most grown models. A law holds its
 weights a dozen times, or two dozen times with the bounds of their gradients: some two gigabytes."""
+
+LOGITS = 30_000_000
+"""Logits of a grown case; a law and its bound take about 90 bytes for each."""
 
 SPREADS = {"initializer_range": 0.05, "embedding_range": 1.0}
 """Standard deviations of the weights at which attention chooses no single key at this width."""
@@ -113,10 +116,13 @@ def grown(case: ModelCase, growths: Collection[Growth], dice: random.Random) -> 
     if Growth.CHANNELS in growths or Growth.LAYERS in growths or len(growths) > 1:
         spreads = SPREADS | {"initializer_range": SPREAD}
     sizes: dict[Growth, dict[str, Any]] = {
-        Growth.TOKENS: {
-            "length": dice.choice((dice.randint(513, 540), dice.randint(650, 700))),
-            "n_layer": dice.choice((1, 2)),
-        },
+        Growth.TOKENS: dice.choice(
+            (
+                {"length": dice.randint(513, 540), "n_layer": dice.choice((1, 2))},
+                {"length": dice.randint(650, 700), "n_layer": dice.choice((1, 2))},
+                {"length": dice.randint(257, 262), "batch": 4, "n_layer": 2},
+            )
+        ),
         Growth.LAYERS: dice.choice(
             (
                 {"length": dice.randint(33, 40), "n_layer": 24, "batch": 2},
@@ -143,6 +149,11 @@ def grown(case: ModelCase, growths: Collection[Growth], dice: random.Random) -> 
             larger[name] = max(size, larger.get(name, getattr(case, name)))
     if Growth.IDS in growths:
         larger["vocab_size"] = min(larger["vocab_size"], LARGEST_TABLE // (heads * width))
+        # several rows have fewer tokens each, or if tokens are many, fewer ids
+        rows, ids = larger.get("batch", case.batch), larger["vocab_size"]
+        if not {Growth.TOKENS, Growth.ROWS} & set(growths):
+            larger["length"] = min(larger["length"], LOGITS // (rows * ids))
+        larger["vocab_size"] = min(ids, LOGITS // (rows * larger["length"]))
     return case.but(
         n_head=heads,
         d_head=width,
@@ -174,6 +185,7 @@ def grown_cases(
     count: int,
     *,
     float32: bool = False,
+    float64: bool = True,
 ) -> list[ModelCase]:
     """Return pinned cases at large sizes, each of another growth.
 
@@ -184,6 +196,7 @@ def grown_cases(
         count: how many to return, as many as there are growths at most.
         float32: whether some of those whose bound is narrow in float32 are in that type. The
             bound of gradients is not.
+        float64: whether the others are claimed; if not, all that may be are in float32.
     """
     dice = random.Random(f"{seed}/{law}")
     small = [
@@ -208,7 +221,7 @@ def grown_cases(
     if float32 and law not in IN_FLOAT64_ALONE:
         large = [
             case.but(**IN_FLOAT32)
-            if dice.random() < SHARE_OF_FLOAT32
+            if dice.random() < (SHARE_OF_FLOAT32 if float64 else 1)
             and case.n_layer == 1
             and not set(WIDE_BOUND) & set(growths)
             else case

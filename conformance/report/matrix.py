@@ -34,6 +34,11 @@ LONG = 40
 WIDEST = 8
 """Maximum number of subjects of which one table shows all clauses."""
 
+FLOAT64_UNCLAIMED = "dtype not claimed: float64"
+LEAST_WITHOUT_FLOAT64 = 5
+"""Laws of models with cases of an unclaimed float64, beyond which a report says so: an attention
+meets one of them."""
+
 LEAST_SHARE = 0.25
 """Share of the broken laws of a subject that another profile must explain to be named.
 
@@ -179,6 +184,7 @@ def run_notes(records: Sequence[Record]) -> list[str]:
     lines += _largest_calls(records)
     lines += _pairs_of_regimes(records)
     lines += _refused(records)
+    lines += _without_float64(records)
     lines += _other_profiles(records)
     seeds: dict[int, dict[str, None]] = {}
     for record in records:
@@ -273,6 +279,26 @@ def _refused(records: Sequence[Record]) -> list[str]:
                 line = f"not claimed: {record.subject}: {reason} (--features would claim it)"
                 lines.setdefault((record.subject, combination), line)
     return list(lines.values())
+
+
+def _without_float64(records: Sequence[Record]) -> list[str]:
+    """Return a line for each GPT-2 that is judged in float32 alone.
+
+    Most cases of the sizes of released models are in float64: the worst case that the bound of
+    float32 allows for is as large there as many mistakes.
+    """
+    left_out = Counter(
+        record.subject
+        for record in records
+        if FLOAT64_UNCLAIMED in record.refused
+        and any(clause.startswith("GPT-") for clause in record.clauses)
+    )
+    return [
+        f"not tried: {subject}: cases of {laws} laws in float64, among them most large models: in "
+        "float32 their bound hides mistakes (--dtypes float64,float32 claims both)"
+        for subject, laws in left_out.items()
+        if laws > LEAST_WITHOUT_FLOAT64
+    ]
 
 
 def other_profile(record: Record, records: Sequence[Record]) -> str:

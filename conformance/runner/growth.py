@@ -55,4 +55,5 @@ def grown_cases(law: Law, subject: Any, effort: Effort, seed: int) -> Sequence[A
         seed,
         count,
         float32=torch.float32 in subject.dtypes and ModelFeature.BACKWARD not in law.needs,
+        float64=torch.float64 in subject.dtypes,
     )

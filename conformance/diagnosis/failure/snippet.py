@@ -60,7 +60,8 @@ def snippet(subject: Subject, call: Call, mismatch: Mismatch | None, case: Any =
         # operands that are no leaves, and the next layer
         names = ", ".join(wrt)
         lines.append(f"[{names}] = [each[:] for each in ({names},)]")
-        made.append(f"attention({', '.join(['-query', *arguments[1:]])})")
+        following = f"attention({', '.join(['-query', *arguments[1:]])})"
+        made += [following, "with torch.no_grad():", f"    {following}"]
     if grad_out is not None:
         out = "out[0]" if call.return_lse else "out"
         inputs = f"[{', '.join(wrt)}]"

@@ -68,6 +68,8 @@ def outputs_of(implementation: Implementation, comparison: ComparisonCall) -> Ou
             result = run(call)
             if is_layer:
                 run(call.but(query=-call.query))
+                with torch.no_grad():
+                    run(call.but(query=-call.query))
             out, lse = result if isinstance(result, tuple) else (result, None)
             # clones: a view would keep its base in memory, and a graph its inputs
             outputs = {"out": out.detach().clone()}

@@ -93,6 +93,7 @@ def law_default_scale(subject: Subject, case: Case) -> None:
         TINIEST.but(scale=-1.0, is_causal=True),
         *vary(SMALL.but(scale=0.0), dtype=DTYPES),
         TILES.but(scale=0.0, dtype=BF16),
+        TILES.but(scale=-0.125, queries=300, keys=300, is_causal=True),
     ),
     explore=cases(scales=(0.0, -0.1, -0.5, -0.7, -2.0)),
     cost=2,

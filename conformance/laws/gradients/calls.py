@@ -11,7 +11,7 @@ from attnspec.conformance.attention.subject import WRT, Subject
 from attnspec.conformance.comparison.close import check_equal
 from attnspec.conformance.comparison.violation import NotClaimed, Raised, Violation
 from attnspec.conformance.laws.helpers.calls import plain
-from attnspec.conformance.laws.helpers.cases import DTYPES, F16, OPTIONS, PADDING
+from attnspec.conformance.laws.helpers.cases import BF16, DTYPES, F16, OPTIONS, PADDING
 from attnspec.conformance.laws.helpers.gradients import (
     BACKWARD,
     BIAS,
@@ -135,7 +135,10 @@ def law_the_layout_of_the_operands_changes_no_gradient(subject: Subject, case: C
         SMALL.but(batch=1, heads=1, kv_heads=1, queries=1100, keys=1100, d_head=8, d_value=8),
         LONG.but(queries=600, keys=600, heads=2, kv_heads=1, d_head=64, d_value=64, seed=1),
     ),
-    wide=(SMALL.but(queries=17, keys=65),),
+    wide=(
+        SMALL.but(queries=17, keys=65),
+        LONG.but(queries=1100, keys=1100, d_head=16, d_value=16, dtype=BF16),
+    ),
     explore=cases(always=BACKWARD, sometimes=OPTIONS, lengths=SHORT, only=plain),
     cost=6,
 )

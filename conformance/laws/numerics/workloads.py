@@ -47,7 +47,7 @@ ROUNDS = 4
 KINDS = ("normal", "small", "normal", "large", "spiked")
 """Kinds of the incoming gradient in turn: a large one is that of a scaled loss."""
 
-FROZEN = ((), ("key",), (), ("key", "value"), (), ("query",))
+FROZEN = ((), ("key",), (), ("key", "value"), (), ("query",), ("query", "key"))
 """Operands that need no gradient, in turn: projections without an adapter, a frozen encoder, or
 trained prefixes alone."""
 

@@ -64,6 +64,7 @@ LEAST_TILE = 64
         TINIEST.but(keys=70, dtype=F16),
         MANY_HEADS,
         MANY_HEADS.but(dtype=BF16, is_causal=True),
+        TINIEST.but(queries=9, keys=140, d_head=128, d_value=128),
     ),
     cost=8,
 )

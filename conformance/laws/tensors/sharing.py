@@ -41,7 +41,7 @@ SHARING = tuple(
         # the keys and values of latent attention, in several tiles
         SMALL.but(d_head=72, d_value=64, heads=4, kv_heads=1, queries=2, keys=150, is_causal=False),
         # more keys than a kernel reads at once
-        SMALL.but(batch=1, heads=2, kv_heads=1, queries=2, keys=1100, is_causal=False),
+        GROUPED.but(batch=1, heads=2, kv_heads=1, queries=2, keys=1100, d_head=128, d_value=128),
     ),
     wide=(GROUPED.but(batch=1, heads=4, queries=520, keys=520, d_head=8, d_value=8),),
     cost=6,

@@ -331,7 +331,8 @@ def test_the_next_layer_is_called_before_the_backward_pass(wrt):
     seen = []
 
     def attention(query, key, value, **options):
-        seen.append((query.clone(), {each.is_leaf for each in (query, key, value)}))
+        leaves = {each.is_leaf for each in (query, key, value)}
+        seen.append((query.detach().clone(), leaves, torch.is_grad_enabled()))
         return load("eager").attention(query, key, value, **options)
 
     subject = Subject(replace(load("eager"), attention=attention), import_code="pass")
@@ -345,10 +346,11 @@ def test_the_next_layer_is_called_before_the_backward_pass(wrt):
             assert torch.equal(one, two)
     subject.differentiate(call, grad_out, wrt=wrt)
     names, _ = run(snippet(subject, call, None), attention=attention)
-    for (query, _), (other, _) in (seen[:2], seen[-2:]):
-        assert torch.equal(query, -other)
+    for first, *others in (seen[:3], seen[-3:]):
+        assert all(torch.equal(first[0], -other[0]) for other in others)
+        assert [each[2] for each in (first, *others)] == [True, True, False]
     assert seen[0][1] == ({False} if len(wrt) == 3 else {False, True})
-    assert seen[0][1] == seen[-2][1]
+    assert seen[0][1] == seen[-3][1]
 
 
 def test_a_call_and_its_backward_pass_are_made_in_threads_of_their_own():
