@@ -19,7 +19,7 @@ from attnspec.spec import Case, Layout
 SAMPLE = Limits(numbers=2_000_000, scores=2**17, rows=1)
 """The batch elements and heads by which a call is judged; its rows are those of `_rows`."""
 
-SAMPLE_WITH_GRADIENTS = Limits(numbers=1, scores=2**17, rows=1)
+SAMPLE_WITH_GRADIENTS = Limits(numbers=1, scores=2**16, rows=1)
 """Likewise of a backward pass: one batch element and key/value head."""
 
 RESULTS = 2**16

@@ -4,7 +4,7 @@ Every two classes meet in calls of NUM-18, which has many axes and narrow classe
 its code by a few sizes together, as by the width of a head, the number of keys and the group. So
 classes of these are wider here, about as tiles divide them, and every three of them meet. Storage
 types, options and rare classes meet every class of another size. One run tries all calls that take
-little work, and a quarter of the others, by its seed.
+little work, and a sixth of the others, by its seed.
 """
 
 import functools
@@ -42,7 +42,7 @@ LARGE_WORK = 4e9
 LARGEST_WORK = 6e9
 """Likewise of a call of two classes, one of which is rare."""
 
-RUNS = 4
+RUNS = 6
 """Runs, of which one tries a call whose classes need more than `WORK` or are rare."""
 
 ROOM = 1.2

@@ -37,8 +37,8 @@ from attnspec.conformance.laws.helpers.gradients import (
 from attnspec.conformance.laws.law import law
 from attnspec.spec import Case, Mask, Profile, RoundingLevel, Values
 
-MANY_HEADS = SMALL.but(batch=5, heads=12, kv_heads=4, queries=66, keys=66)
-"""More heads and batch elements than a kernel may count on, and more tokens than a tile."""
+MANY_HEADS = SMALL.but(batch=5, heads=12, kv_heads=4, queries=5, keys=66)
+"""More heads and batch elements than a kernel may count on, and more keys than a tile."""
 
 LEAST_TILE = 64
 """The fewest keys after which a running sum under autocast may be rounded."""
