@@ -60,10 +60,7 @@ def has_grown(case, growth):
         Growth.CHANNELS: case.n_layer > 1 and case.n_embd == 768,
         # a dozen rows have fewer tokens
         Growth.IDS: (case.length > 64 or case.batch > 11)
-        and any(
-            case.vocab_size == min(MANY_IDS, table // case.n_embd)
-            for table in (LARGEST_TABLE, LARGEST_TABLE_WITH_GRADIENTS)
-        ),
+        and case.vocab_size >= min(2**15, LARGEST_TABLE_WITH_GRADIENTS // case.n_embd),
     }[growth]
 
 
