@@ -148,6 +148,7 @@ def grown(case: ModelCase, growths: Collection[Growth], dice: random.Random) -> 
         sizes[Growth.TOKENS] = {"length": dice.randint(257, 262)}
         sizes[Growth.LAYERS] |= {"batch": 1, "n_layer": 6}
         sizes[Growth.ROWS] |= {"length": dice.randint(129, 132), "batch": 4}
+        sizes[Growth.IDS]["length"] = dice.randint(65, 70)
         case = case.but(batch=min(case.batch, 2))
     larger: dict[str, Any] = {}
     for growth in growths:
