@@ -87,3 +87,22 @@ def test_the_largest_calls_of_an_implementation_are_told_in_one_line():
     )
     assert told in run_notes([OF_REGIMES, shorter])
     assert figures([OF_REGIMES]) == []
+
+
+def test_a_model_of_float32_alone_is_told_what_it_misses():
+    def records(subject, reason, clause):
+        return [
+            Record(
+                subject=subject,
+                law=f"law-{n}",
+                clauses=(clause,),
+                outcome=Outcome.PASSED,
+                refused=(reason,),
+            )
+            for n in range(6)
+        ]
+
+    told = "dtype not claimed: float64"
+    (line,) = run_notes([*records("mine.py:build", told, "GPT-11"), *records("a", told, "ATT-1")])
+    assert line.startswith("not tried: mine.py:build: cases of 6 laws in float64")
+    assert run_notes(records("mine.py:build", "another reason", "GPT-11")) == []
