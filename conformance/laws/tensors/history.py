@@ -56,8 +56,8 @@ def law_many_calls_of_one_shape_are_right(subject: Subject, case: Case) -> None:
 
 @law(
     "TEN-5",
-    pinned=(DECODING.but(keys=STEPS),),
-    wide=(DECODING.but(keys=STEPS, kv_heads=4, d_head=64, d_value=64, dtype=BF16),),
+    pinned=(DECODING.but(keys=STEPS, kv_heads=4),),
+    wide=(DECODING.but(keys=STEPS, d_head=64, d_value=64, dtype=BF16),),
     cost=STEPS,
 )
 def law_each_step_of_decoding_reads_one_key_more(subject: Subject, case: Case) -> None:

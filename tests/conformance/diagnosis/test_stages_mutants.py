@@ -124,6 +124,10 @@ NO_STAGE = {
     # gradients
     "MDL-10",
     "own-norm-statistics-detached",
+    # the state of torch
+    "own-model-scale-in-default-dtype",
+    "own-rows-divided-among-threads",
+    "own-cache-of-a-thread",
     # not deterministic, or changed model parameters
     "own-dropout-in-evaluation",
     "own-state-kept",
