@@ -32,7 +32,7 @@ from attnspec.spec import (
     Values,
 )
 
-SAMPLE = Limits(numbers=2**16, scores=2**13, rows=32)
+SAMPLE = Limits(numbers=2**17, scores=2**14, rows=32)
 """The sample by which a long call is judged: the bound of a result takes most of the time."""
 
 LAYOUTS = tuple(each for layout in Layout for each in (layout, Layout.EXPANDED))
