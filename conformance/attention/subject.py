@@ -14,6 +14,7 @@ from attnspec.conformance.attention.describe import cases_of, with_contiguous_op
 from attnspec.conformance.attention.few_shapes import with_few_shapes
 from attnspec.conformance.attention.import_code import import_code_of
 from attnspec.conformance.attention.inputs import draw, size
+from attnspec.conformance.attention.layers import make_on_leaves
 from attnspec.conformance.attention.memoize import memoize_oracle
 from attnspec.conformance.attention.modes import TorchState, run_in
 from attnspec.conformance.attention.oracle import Expected, check_oracle, expect
@@ -276,17 +277,8 @@ class Subject:
             Violation: if the output has a wrong type, shape or dtype, or requires no gradient.
         """
         leaves = {name: getattr(call, name).detach().requires_grad_() for name in wrt}
-        is_layer = call.mode is CallMode.LAYERS
-        operands = {name: leaf[:] if is_layer else leaf for name, leaf in leaves.items()}
         with torch.enable_grad():
-            out = self.call(call.but(**operands))
-            if is_layer:
-                # the next layer, of other numbers, which is not differentiated
-                following = call.but(**operands | {"query": -operands.get("query", call.query)})
-                self.call(following)
-                with torch.no_grad():
-                    # a model that is not trained, on the same operands
-                    self.call(following)
+            out = make_on_leaves(self.call, call, leaves)
         # without keys the output is a constant, which needs no gradient
         if not out.requires_grad and call.key.shape[2]:
             raise Violation("the output must require a gradient")

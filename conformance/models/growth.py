@@ -26,7 +26,7 @@ class Growth(StrEnum):
     BATCH = "batch"
     """A dozen rows or more."""
     CHANNELS = "channels"
-    """Two layers of the width of the smallest released model, and several rows."""
+    """Two layers of the width of the smallest released model, also on several rows."""
     IDS = "ids"
     """The vocabulary of the released models, on more tokens than a tile of 64 or of 128."""
 

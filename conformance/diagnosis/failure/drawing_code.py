@@ -64,10 +64,10 @@ def drawings_of(name: str, shape: tuple[int, ...], case: Case) -> Iterator[str]:
         yield f"1000.0 * {ones}[:, None] + {normal}"
     if family is Values.NEEDLES and name == "query":
         yield f"{_needles(case)} + 0.05 * {normal}"
-    if family is Values.UNEVEN and name in ("query", "key"):
-        of_query, of_key = uneven(case)
-        needles = f"({_needles(case)} + 0.05 * {normal})"
-        yield f"{of_query} * {needles}" if name == "query" else f"{of_key} * {normal}"
+    if family is Values.UNEVEN and name == "query":
+        yield f"{uneven(case)[0]} * ({_needles(case)} + 0.05 * {normal})"
+    if family is Values.UNEVEN and name == "key":
+        yield f"{uneven(case)[1]} * {normal}"
     if family is Values.TINY:
         yield f"1e-3 * {normal}"
     if family is Values.PLATEAU and name in ("query", "key"):

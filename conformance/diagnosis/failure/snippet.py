@@ -38,10 +38,10 @@ def snippet(subject: Subject, call: Call, mismatch: Mismatch | None, case: Any =
     except TooLarge:
         return ""
     lines = ["import torch", "from torch import inf, nan", subject.import_code, ""]
-    where = "{}"
+    placed = "{}"
     if call.mode is CallMode.OTHER_THREAD:
         lines.insert(0, "from concurrent.futures import ThreadPoolExecutor")
-        where = "ThreadPoolExecutor(1).submit(lambda: {}).result()"
+        placed = "ThreadPoolExecutor(1).submit(lambda: {}).result()"
     for name, code in codes.items():
         lines.append(f"{name} = {code}{'.requires_grad_()' if name in wrt else ''}")
     options = {
@@ -51,7 +51,7 @@ def snippet(subject: Subject, call: Call, mismatch: Mismatch | None, case: Any =
     arguments = ["query", "key", "value", *(f"{name}={value}" for name, value in options.items())]
     before, after = _around(subject.last_state)
     forward = f"attention({', '.join(arguments)})"
-    made = [f"out = {where.format(forward)}"]
+    made = [f"out = {placed.format(forward)}"]
     printed = "out"
     if (dtype := subject.last_state.autocast) is not None:
         device = call.query.device.type
@@ -68,7 +68,7 @@ def snippet(subject: Subject, call: Call, mismatch: Mismatch | None, case: Any =
         if call.mode is CallMode.TWO_BACKWARDS:
             made.append(f"torch.autograd.grad({out}, {inputs}, -grad_out, retain_graph=True)")
         backward = f"torch.autograd.grad({out}, {inputs}, grad_out)"
-        made.append(f"gradients = {where.format(backward)}")
+        made.append(f"gradients = {placed.format(backward)}")
         printed = "gradients"
     lines += before
     for line in _IN[call.mode]:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from attnspec.conformance.attention.call import Call
+from attnspec.conformance.attention.layers import make_on_leaves
 from attnspec.conformance.attention.memoize import content_of
 from attnspec.conformance.attention.modes import run_in
 from attnspec.conformance.isolation.state import restored_state
@@ -53,8 +54,6 @@ def outputs_of(implementation: Implementation, comparison: ComparisonCall) -> Ou
     call, grad_out = copy.deepcopy((comparison.call, comparison.grad_out))
     wrt = comparison.wrt if grad_out is not None else ()
     leaves = {name: getattr(call, name).detach().requires_grad_() for name in wrt}
-    is_layer = bool(leaves) and call.mode is CallMode.LAYERS
-    operands = {name: leaf[:] if is_layer else leaf for name, leaf in leaves.items()}
 
     def run(call: Call) -> Any:
         return run_in(
@@ -64,12 +63,7 @@ def outputs_of(implementation: Implementation, comparison: ComparisonCall) -> Ou
 
     try:
         with restored_state(), torch.enable_grad():
-            call = call.but(**operands)
-            result = run(call)
-            if is_layer:
-                run(call.but(query=-call.query))
-                with torch.no_grad():
-                    run(call.but(query=-call.query))
+            result = make_on_leaves(run, call, leaves)
             out, lse = result if isinstance(result, tuple) else (result, None)
             # clones: a view would keep its base in memory, and a graph its inputs
             outputs = {"out": out.detach().clone()}

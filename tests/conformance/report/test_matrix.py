@@ -102,7 +102,8 @@ def test_a_model_of_float32_alone_is_told_what_it_misses():
             for n in range(6)
         ]
 
-    told = "dtype not claimed: float64"
-    (line,) = run_notes([*records("mine.py:build", told, "GPT-11"), *records("a", told, "ATT-1")])
+    unclaimed = "dtype not claimed: float64"
+    models, others = records("mine.py:build", unclaimed, "GPT-11"), records("a", unclaimed, "ATT-1")
+    (line,) = run_notes([*models, *others])
     assert line.startswith("not tried: mine.py:build: cases of 6 laws in float64")
     assert run_notes(records("mine.py:build", "another reason", "GPT-11")) == []
