@@ -516,8 +516,7 @@ class Plan:
         dtypes = self.subject.implementation.dtypes
         if self.usual["backward"]:
             # gradients in 16 bits show few mistakes, and a call that shows none is repeated
-            finest = min(dtypes, key=lambda dtype: torch.finfo(dtype).eps)
-            dtypes = (*dtypes, *[finest] * len(dtypes))
+            dtypes = (*dtypes, *[finest(dtypes)] * len(dtypes))
         drawn = [self.case(row, dice.choice, dice.choice(dtypes)) for _ in range(ROTATIONS)]
         affordable = [each for each in drawn if each is not None and not too_costly(each)]
         return min(affordable, key=operations, default=None)
@@ -542,6 +541,11 @@ def _claimed_heads(subject: Subject, usual: Mapping[str, Any]) -> tuple[tuple[in
     heads = FIELDS["heads"].values
     cases = {value: case_of({**usual, "heads": value}, subject.device) for value in heads}
     return tuple(value for value, case in cases.items() if subject.refuses(case) is None) or heads
+
+
+def finest(dtypes: Iterable[torch.dtype]) -> torch.dtype:
+    """Return the storage type of the closest numbers, which hides least."""
+    return min(dtypes, key=lambda dtype: torch.finfo(dtype).eps)
 
 
 def min_of(choices: tuple[Any, ...]) -> Any:

@@ -17,7 +17,7 @@ from attnspec.conformance.laws.helpers.design import Design, design
 from attnspec.conformance.laws.helpers.gradients import (
     incoming_gradient,
 )
-from attnspec.conformance.laws.helpers.regimes import pairs_shown
+from attnspec.conformance.laws.helpers.regimes import finest, pairs_shown
 from attnspec.conformance.laws.helpers.sample import Limits, Sample
 from attnspec.conformance.laws.law import law
 from attnspec.spec import (
@@ -199,9 +199,9 @@ def _telling(subject: Subject, case: Case) -> Iterator[Case]:
     # the same layout, and another kind
     spiked = case.seed - case.seed % len(KINDS) + KINDS.index("spiked")
     telling = case.but(seed=spiked) if case.backward else case
-    finest = min(subject.implementation.dtypes, key=lambda dtype: torch.finfo(dtype).eps)
+    finer = finest(subject.implementation.dtypes)
     is_coarse = case.backward and torch.finfo(case.dtype).eps > COARSE
-    dtypes = (finest,) if is_coarse else (case.dtype, finest)
+    dtypes = (finer,) if is_coarse else (case.dtype, finer)
     scale = math.copysign(MILD, case.scale) if case.scale else None
     ordinary = _weighted(telling.but(values=Values.NORMAL, scale=scale))
     for other in dict.fromkeys(

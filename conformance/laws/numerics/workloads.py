@@ -48,8 +48,8 @@ KINDS = ("normal", "small", "normal", "large", "spiked")
 """Kinds of the incoming gradient in turn: a large one is that of a scaled loss."""
 
 FROZEN = ((), ("key",), (), ("key", "value"), (), ("query",), ("query", "key"))
-"""Operands that need no gradient, in turn: projections without an adapter, a frozen encoder, or
-trained prefixes alone."""
+"""Operands that need no gradient, in turn: projections without an adapter, a frozen encoder,
+trained prefixes alone, or values alone."""
 
 INSIDE = Layouts(query=Layout.HEADS_INSIDE, key=Layout.HEADS_INSIDE, value=Layout.HEADS_INSIDE)
 LLAMA = Case(

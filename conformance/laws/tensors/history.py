@@ -3,7 +3,6 @@
 from itertools import cycle, islice
 
 from attnspec.conformance.attention.oracle import check_oracle
-from attnspec.conformance.attention.strategies import vary
 from attnspec.conformance.attention.subject import Subject
 from attnspec.conformance.comparison.violation import NotClaimed
 from attnspec.conformance.laws.helpers.cases import BF16, F16, F32, TINIEST
@@ -31,7 +30,7 @@ DECODING = Case(heads=4, kv_heads=2, queries=1, keys=66, d_head=16, d_value=16, 
     pinned=(
         TINIEST,
         DECODING,
-        *vary(TINIEST.but(queries=5, keys=5, backward=True), dtype=(F16,)),
+        TINIEST.but(queries=5, keys=5, dtype=F16, backward=True),
     ),
     wide=(DECODING.but(kv_heads=4, queries=17, keys=17, is_causal=True, dtype=BF16),),
     cost=CALLS,
