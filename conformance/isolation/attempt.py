@@ -3,8 +3,6 @@
 from collections.abc import Callable
 from typing import Any
 
-import torch
-
 from attnspec.conformance.comparison.violation import NotAvailable
 from attnspec.conformance.isolation.process import Process, ProcessLost, SendNote, start_method
 
@@ -28,7 +26,6 @@ def attempt(make: Callable[[], str]) -> str:
         raise NotAvailable("needs a process that can be copied: Linux, and no device in use")
 
     def handle(request: dict[str, Any], send_note: SendNote) -> str:
-        torch.set_num_threads(1)  # the threads of the copied process do not exist
         return make()
 
     process = Process(handle)

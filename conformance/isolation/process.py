@@ -18,6 +18,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -223,6 +224,14 @@ def _serve(
     _detach(output, memory)
     gc.freeze()  # objects inherited by the fork are never freed: the collector can skip them
     gc.enable()
+    # OpenMP keeps a team for each thread that called it; a fork copies the record of the team of
+    # its main thread, but none of the team's threads, and a call there would wait for them forever
+    with ThreadPoolExecutor(1) as fresh_thread:
+        fresh_thread.submit(_reply_to_all, connection, handler).result()
+
+
+def _reply_to_all(connection: Connection, handler: Handler) -> None:
+    """Reply to each request until the connection closes."""
 
     def send_note(tag: bytes, body: bytes) -> None:
         connection.send_bytes(tag + body)

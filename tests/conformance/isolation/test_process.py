@@ -61,6 +61,27 @@ def test_a_process_that_hangs_writes_its_stack_trace(process):
     assert "in handle" in lost.value.output
 
 
+def sum_in_threads(request, send_note):
+    torch.set_num_threads(request["threads"])
+    return str(torch.ones(2**20).exp().sum().item() > 0)
+
+
+def test_a_process_can_use_several_threads_after_its_parent_did():
+    before = torch.get_num_threads()
+    try:
+        # both ways in which torch divides work: by OpenMP, and in products
+        torch.set_num_threads(2)
+        torch.ones(2**20).exp()
+        torch.ones(1000, 1000) @ torch.ones(1000, 1000)
+        process = Process(sum_in_threads)
+    finally:
+        torch.set_num_threads(before)
+    try:
+        assert [process.call({"threads": number}, 20) for number in (1, 2, 5)] == ["True"] * 3
+    finally:
+        process.end()
+
+
 def test_after_a_few_hangs_the_limit_shrinks_and_never_vanishes():
     runner = TaskRunner(effort=Effort.SMOKE, seed=None, limit=300.0)
     limits = []
