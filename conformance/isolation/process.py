@@ -221,17 +221,19 @@ def _serve(
     connection: Connection, output: Connection, handler: Handler, memory: int | None
 ) -> None:
     """Handle requests in the process until the connection closes."""
-    _detach(output, memory)
+    _detach(output)
     gc.freeze()  # objects inherited by the fork are never freed: the collector can skip them
     gc.enable()
     # OpenMP keeps a team for each thread that called it; a fork copies the record of the team of
     # its main thread, but none of the team's threads, and a call there would wait for them forever
     with ThreadPoolExecutor(1) as fresh_thread:
-        fresh_thread.submit(_reply_to_all, connection, handler).result()
+        fresh_thread.submit(_reply_to_all, connection, handler, memory).result()
 
 
-def _reply_to_all(connection: Connection, handler: Handler) -> None:
-    """Reply to each request until the connection closes."""
+def _reply_to_all(connection: Connection, handler: Handler, memory: int | None) -> None:
+    """Reply to each request until the connection closes, within a limit of memory."""
+    # not before: a thread that finds no memory to start with is waited for without end
+    limit_memory(memory)
 
     def send_note(tag: bytes, body: bytes) -> None:
         connection.send_bytes(tag + body)
@@ -247,7 +249,7 @@ def _reply_to_all(connection: Connection, handler: Handler) -> None:
         send_note(_REPLY, reply.encode("utf-8", "surrogatepass"))
 
 
-def _detach(output: Connection, memory: int | None) -> None:
+def _detach(output: Connection) -> None:
     """Leave the terminal, streams and session of the parent process, and end when it ends."""
     with contextlib.suppress(AttributeError, OSError):
         os.setsid()
@@ -260,4 +262,3 @@ def _detach(output: Connection, memory: int | None) -> None:
     sys.stdout = os.fdopen(1, "w", errors="backslashreplace", buffering=1, closefd=False)
     sys.stderr = os.fdopen(2, "w", errors="backslashreplace", buffering=1, closefd=False)
     faulthandler.enable(file=2)
-    limit_memory(memory)

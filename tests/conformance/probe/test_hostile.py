@@ -161,7 +161,8 @@ def test_a_target_that_fails_on_import_is_refused_in_a_line(tmp_path, code, mess
 def test_exhausted_memory_costs_one_experiment(tmp_path):
     path = tmp_path / "kernels_that_exhaust_memory.py"
     path.write_text(EXHAUSTS_MEMORY)
-    findings = list(probe_in_subprocess(f"{path}:attention", ("causal", "softcap"), memory=2**30))
+    # the subprocess begins with what this process holds, as after other tests
+    findings = list(probe_in_subprocess(f"{path}:attention", ("causal", "softcap"), memory=2**32))
     assert [finding.question for finding in findings] == ["causal", "softcap"]
     assert "memory" in str(findings[0].evidence)
     assert findings[1].answer == "no"
