@@ -1,15 +1,14 @@
 """Laws of GPT: padding, cache, causality, batches and repeated calls of a model."""
 
 import contextlib
-import contextvars
 import functools
 import itertools
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
 import torch
 
+from attnspec.conformance.attention.modes import run_in
 from attnspec.conformance.attention.values import generator
 from attnspec.conformance.comparison.violation import NotClaimed, Raised, Violation
 from attnspec.conformance.laws.law import law
@@ -34,7 +33,7 @@ from attnspec.conformance.models.subject import (
     call,
     logits_of,
 )
-from attnspec.spec import ModelFeature, ModelImplementation
+from attnspec.spec import CallMode, ModelFeature, ModelImplementation
 
 _FEW = PINNED[:10]
 _LARGE_CACHES = (
@@ -56,6 +55,12 @@ _WIDE_PADDED = tuple(
     _NARROW.but(length=40, n_positions=42, batch=3, padding=side, dtype=dtype)
     for side, dtype in ((Padding.LEFT, torch.float64), (Padding.RIGHT, torch.float32))
 )
+_MODES = {
+    CallMode.NO_GRAD: "",
+    CallMode.INFERENCE: " in inference mode",
+    CallMode.OTHER_THREAD: " in another thread",
+}
+"""The states in which parts are fed to a cache by turns, in words of a failure."""
 _padded_cases = functools.partial(model_cases, padded=True)
 
 
@@ -107,7 +112,7 @@ def law_padding_changes_no_real_token(subject: ModelImplementation, case: ModelC
 def law_a_cache_equals_all_at_once(subject: ModelImplementation, case: ModelCase) -> None:
     """GPT-16: token by token and in chunks, with a cache, the logits are those of one call.
 
-    Also in inference mode, or in another thread than the one that built the model.
+    Also in inference mode, and in another thread than the one that built the model.
     """
     inputs = draw(case)
     config, weights, ids = inputs.config, inputs.state_dict, inputs.input_ids
@@ -119,29 +124,21 @@ def law_a_cache_equals_all_at_once(subject: ModelImplementation, case: ModelCase
     late = length // 8
     ways: tuple[list[int], ...] = (
         [1] * length,
-        [cut, length - cut],
         [length],
+        [cut, length - cut],
         [length - cut, *[1] * cut],
         [length - late, late],
     )
     if case in _LARGE_CACHES:
         ways = ([length - 12, *[1] * 12], [length - late, late])
-    for number, steps in enumerate(ways):
+    for steps, (mode, state) in zip(ways, itertools.cycle(_MODES.items()), strict=False):
         sizes = [size for size in steps if size]
-        make = functools.partial(fed_in_parts, model, ids, weights, sizes)
-        mode = ("", " in inference mode", " in another thread")[number % 3]
-        if number % 3 == 2:
-            with ThreadPoolExecutor(1) as pool:
-                logits = pool.submit(contextvars.copy_context().run, make).result()
-        else:
-            with torch.inference_mode(number % 3 == 1):
-                logits = make()
         check_within(
-            logits,
+            run_in(mode, functools.partial(fed_in_parts, model, ids, weights, sizes)),
             expected,
             tolerance,
             what="logits",
-            message=f"tokens fed with a cache in {describe_steps(sizes)} give other logits{mode}",
+            message=f"tokens fed with a cache in {describe_steps(sizes)} give other logits{state}",
         )
 
 

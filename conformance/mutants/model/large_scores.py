@@ -32,6 +32,7 @@ class PaddingPenalty(CompactGPT2):
     "own-chunk-penalty",
     "after cached tokens, the causal constraint adds -10000 to a score instead of hiding it",
     killed_by="later-tokens-of-a-chunk-stay-hidden-however-large-their-scores",
+    breaks=("GPT-30",),
 )
 class ChunkPenalty(CompactGPT2):
     def attend(

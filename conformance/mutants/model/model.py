@@ -130,7 +130,7 @@ class PositionIdsIgnored(CompactGPT2):
     "MSK-40",
     "the causal constraint adds -10000 to a score instead of hiding it",
     killed_by="later-tokens-stay-hidden-however-large-their-scores",
-    breaks=("GPT-15",),
+    breaks=("GPT-15", "GPT-30"),
     source="https://github.com/microsoft/onnxruntime/pull/8549",
 )
 class FinitePenalty(CompactGPT2):

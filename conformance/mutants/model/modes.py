@@ -40,6 +40,7 @@ class RowsDividedAmongThreads(CompactGPT2):
     "own-cache-of-a-thread",
     "the number of cached tokens is kept by the thread that built the model",
     killed_by=LAW,
+    breaks=("GPT-16",),
 )
 class CacheOfAThread(CompactGPT2):
     def __init__(self, *arguments: Any) -> None:
