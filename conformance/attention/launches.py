@@ -30,6 +30,9 @@ from attnspec.spec import Case, Feature, Values
 WORK = 5.2e9
 """Work of a launch, in products of float32: a fifth of a second on one core."""
 
+THOROUGH = 4
+"""Work of the launches of a thorough run, in that of others."""
+
 LARGEST = 10
 """Work of the largest launch of a kind, over 256 heads of 64 channels, in that of others."""
 
@@ -87,10 +90,10 @@ BACKWARD = Costs(product=3, slow=36, score=500, number=400, judged=2000)
 WIDE = 2
 """Work in float64, in that of other types: its numbers take twice the bytes."""
 
-USUAL_STEP = 2
-"""Of the common widths and divisions of common kinds, every second one meets in one run."""
+USUAL_STEP = 4
+"""Of the common widths and divisions of common kinds, every fourth one meets in one run."""
 
-STARTS = 48
+STARTS = 240
 """Places from which steps are counted: a multiple of each number of steps."""
 
 SHORTER = 0.6
@@ -157,22 +160,27 @@ class Kind:
     backward: bool = False
     is_common: bool = False
     is_largest: bool = False
-    step: int = 8
+    step: int = 16
+
+    @property
+    def follows(self) -> bool:
+        """Whether keys precede the queries, among them those of an earlier call."""
+        return self.queries is not None or max(self.share) < 1
 
 
 KINDS = (
     Kind(name="prefill", is_causal=True, is_common=True, is_largest=True),
     Kind(name="encoding", is_largest=True),
-    Kind(name="decoding", queries=(1, 1), is_common=True, step=6),
-    Kind(name="speculative decoding", queries=(2, 16), is_causal=None, is_common=True, step=8),
-    Kind(name="short chunks", queries=(17, 256), is_causal=None, step=6),
+    Kind(name="decoding", queries=(1, 1), is_common=True, step=12),
+    Kind(name="speculative decoding", queries=(2, 16), is_causal=None, is_common=True),
+    Kind(name="short chunks", queries=(17, 256), is_causal=None, step=12),
     Kind(name="long chunks", share=(0.25, 0.6), is_causal=None, is_common=True),
     Kind(name="few keys", keys=(16, 128)),
     Kind(name="training", is_causal=True, backward=True, is_common=True),
     Kind(name="training of encoders", backward=True),
     Kind(name="training on chunks", share=(0.3, 0.7), is_causal=None, backward=True),
     Kind(name="training on few keys", keys=(16, 128), backward=True),
-    Kind(name="training on few queries", queries=(1, 16), backward=True, step=10),
+    Kind(name="training on few queries", queries=(1, 16), backward=True),
 )
 """The kinds of launches."""
 
@@ -244,9 +252,12 @@ ALWAYS = {
 """Work of widths and divisions that meet in every run, in kinds with the largest launches."""
 
 ALWAYS_IN_TRAINING = {
-    (WIDTHS[0], division): division.work for division in (ONE_HEAD, A_FEW_HEADS, MANY_REQUESTS)
+    (WIDTHS[0], ONE_HEAD): ONE_HEAD.work,
+    (WIDTHS[0], A_FEW_HEADS): 5.2,
+    (WIDTHS[0], MANY_REQUESTS): MANY_REQUESTS.work,
 }
-"""Likewise in common kinds with a backward pass, which are called once."""
+"""Likewise in common kinds with a backward pass, which are called once: twelve heads of
+two texts, the most of a few heads, have over 1 024 tokens."""
 
 ONCE, AGAIN = "one call", "again"
 AFTER_A_MULTIPLE, AFTER_A_SHORTER = "after a multiple of a tile", "after a shorter one"
@@ -303,13 +314,15 @@ def launches(
     *,
     device: str = "cpu",
     is_aligned: bool = False,
+    is_thorough: bool = False,
 ) -> Iterator[list[Case]]:
     """Yield the launches of a kind, each a sequence of one to three calls that follow one another.
 
-    In common kinds, one of the common widths meets each division in every run, and one head every
-    second width; other widths meet in every `step`-th one. Each option by itself meets a quarter of
-    the divisions in common kinds and an eighth in others, pairs of options half as many. Groups and
-    the causal flag are left out if not claimed.
+    In common kinds, one of the common widths meets every second division in a run, and one head
+    every fourth width; other widths meet in every `step`-th one. Each option by itself meets a
+    quarter of the divisions in common kinds and an eighth in others, pairs of options half as many.
+    Groups and the causal flag are left out if not claimed. In a thorough run every width meets
+    every division.
 
     Args:
         kind: the kind.
@@ -320,8 +333,10 @@ def launches(
         device: the device of the calls.
         is_aligned: whether the causal flag lets the last query read the last key; if it does not,
             it is not set where there are few queries, which would read few keys.
+        is_thorough: whether the run is thorough; its launches take `THOROUGH` times the work.
     """
-    makes = _Launches(kind, claimed, dtypes, dice, turns, device, is_aligned)
+    most = WORK * (THOROUGH if is_thorough else 1)
+    makes = _Launches(kind, claimed, dtypes, dice, turns, device, is_aligned, most)
     start = dice.randrange(STARTS)
     is_common_training = kind.backward and kind.is_common
     always = ALWAYS_IN_TRAINING if is_common_training else ALWAYS if kind.is_largest else {}
@@ -330,7 +345,7 @@ def launches(
         usual = division.work * (1 if widths in COMMON_WIDTHS else SMALLER)
         work = always.get((widths, division), usual)
         is_always = (widths, division) in always
-        if is_always or (row + column + start) % step == 0:
+        if is_always or is_thorough or (row + column + start) % step == 0:
             is_once = is_always and is_common_training
             yield makes.sequence(widths, division, {}, work, is_once=is_once)
     if (kind.is_causal and kind.is_common) or kind.keys is not None:
@@ -362,6 +377,7 @@ class _Launches:
     turns: Turns
     device: str
     is_aligned: bool
+    most: float
 
     def sequence(
         self,
@@ -377,6 +393,8 @@ class _Launches:
         sequence = ONCE
         if division is not ONE_HEAD and work < LARGEST and not is_once:
             sequence = turns.choose(SEQUENCES, (kind.name, bool(options)))
+        if sequence == CONTINUED and not kind.follows:
+            sequence = ONCE
         case = self.smallest(widths, division, options, dtype)
         few = dice.randint(*(kind.queries or kind.keys or (1, 1)))
         share = dice.uniform(*kind.share)
@@ -389,7 +407,7 @@ class _Launches:
             return case.but(queries=max(1, round(share * length)), keys=length)
 
         calls = 1 if sequence == ONCE else 2
-        length = _largest(lambda length: is_affordable(of_length(length), WORK * work / calls))
+        length = _largest(lambda length: is_affordable(of_length(length), self.most * work / calls))
         if work < LARGEST:
             length -= dice.randrange(max(1, length // 32))
         is_multiple = sequence == AFTER_A_MULTIPLE or turns.choose((True, False), kind.name)

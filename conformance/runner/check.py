@@ -36,6 +36,10 @@ REPEATS = 10
 REPEATING = 1.0
 """Seconds after which a failing case is not repeated again."""
 
+ENOUGH = 300.0
+"""Seconds after which a law starts no further large case: half of the time that it has by default,
+since large cases take as long as the implementation."""
+
 COMPILED = 3
 """Cases of a law of cost 1 in a smoke run of a kernel that compiles each shape: each call takes
 seconds, and all pinned cases most of an hour."""
@@ -173,7 +177,15 @@ def check(
         run.seed = seed if is_fresh else None
         wide = _chosen(run, law.wide) if effort in (Effort.STANDARD, Effort.THOROUGH) else ()
         large = _chosen(run, law.large) if effort is Effort.THOROUGH else ()
-        for case in (*chosen, *dict.fromkeys((*wide, *large))):
+        for case in (*chosen, *dict.fromkeys(wide)):
+            if case not in known:
+                run.attempt(case)
+        known.update(wide)
+        for case in dict.fromkeys(large):
+            if time.perf_counter() - started > ENOUGH:
+                reason = f"time for more large cases, which a law tries for {ENOUGH:g} s"
+                run.count.add_reason(reason, missing=True)
+                break
             if case not in known:
                 run.attempt(case)
         grown: Sequence[Any] = ()

@@ -3,8 +3,8 @@
 Every two classes meet in calls of NUM-18, which has many axes and narrow classes. A kernel chooses
 its code by a few sizes together, as by the width of a head, the number of keys and the group. So
 classes of these are wider here, about as tiles divide them, and every three of them meet. Storage
-types, options and rare classes meet every class of another size. One run tries all calls that take
-little work, and a sixth of the others, by its seed.
+types, options and rare classes meet every class of another size. One run tries half of the calls
+that take little work, and a sixth of the others, by its seed.
 """
 
 import functools
@@ -34,7 +34,8 @@ Interval = tuple[int, int]
 """The least and the largest length of a class."""
 
 WORK = 1.5e9
-"""Work of calls that each run tries, as that of launches: a twentieth of a second on one core."""
+"""Work of calls that every second run tries, as that of launches: a twentieth of a second on one
+core."""
 
 LARGE_WORK = 4e9
 """Work of a call whose three classes need as much, which some runs try."""
@@ -42,8 +43,11 @@ LARGE_WORK = 4e9
 LARGEST_WORK = 6e9
 """Likewise of a call of two classes, one of which is rare."""
 
+CHEAP_RUNS = 2
+"""Runs, of which one tries a call of at most `WORK`."""
+
 RUNS = 6
-"""Runs, of which one tries a call whose classes need more than `WORK` or are rare."""
+"""Runs, of which one tries a call whose classes need more or are rare."""
 
 ROOM = 1.2
 """Work of a call that takes more, at most, in that of the least call of its classes."""
@@ -100,7 +104,7 @@ def cases_of_triples(
         subject: the subject, whose claims are read. There are no cases if it compiles each shape,
             or if the scalar definition judges it.
         seed: selects the sizes inside the classes, and everything else. Successive seeds try other
-            ones of the calls that take much work.
+            classes together.
         backward: true for cases with a backward pass.
         rounds: numbers of further draws.
     """
@@ -111,14 +115,15 @@ def cases_of_triples(
     for each in rounds:
         dice = random.Random(f"{seed}/{each}/{backward}")
         turns = Turns(dice)
-        of_round = (*rows, *costly[(seed + each) % RUNS :: RUNS])
+        start = seed + each
+        of_round = (*rows[start % CHEAP_RUNS :: CHEAP_RUNS], *costly[start % RUNS :: RUNS])
         cases += [_drawn(subject, row, backward, dice, turns) for row in of_round]
     return tuple(cases)
 
 
 @functools.lru_cache(maxsize=64)
 def _rows(claims: DesignClaims, backward: bool) -> tuple[tuple[Row, ...], tuple[Row, ...]]:
-    """Return the classes of each case that every run tries, and of each that one of some tries.
+    """Return the classes of each case of little work, and of each that takes more or is rare.
 
     They are those of all subjects with the same claims.
     """

@@ -1,11 +1,12 @@
 """The laws of NUM on calls as large as is affordable, judged by a sample of each."""
 
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from itertools import islice
 
-from attnspec.conformance.attention.launches import KINDS, Kind, launches
+from attnspec.conformance.attention.frontier import frontier_calls
+from attnspec.conformance.attention.launches import KINDS, WORK, Kind, launches
 from attnspec.conformance.attention.subject import Subject
 from attnspec.conformance.attention.workloads import Turns, forms_of
 from attnspec.conformance.laws.helpers.cases import BF16, F16, F32
@@ -18,8 +19,11 @@ from attnspec.conformance.laws.helpers.large_calls import (
 from attnspec.conformance.laws.law import law
 from attnspec.spec import CallMode, Case, CausalAlignment, Values
 
-ROUNDS = 4
-"""Times that effort thorough draws each launch."""
+CALLS, THOROUGH_CALLS = 110, 500
+"""Calls of drawn sizes in a run, forward and again backward."""
+
+SHARE, LARGER_SHARE = 0.35, 2
+"""Their work, in that of launches."""
 
 NEEDLES = Case(
     heads=8,
@@ -39,29 +43,55 @@ TRAINING = NEEDLES.but(heads=2, kv_heads=2, backward=True)
 
 
 def cases_of_launches(
-    subject: Subject, seed: int, *, backward: bool, rounds: Iterable[int] = range(1)
+    subject: Subject, seed: int, *, backward: bool, is_thorough: bool = False
 ) -> tuple[Case, ...]:
-    """Return the claimed launches, or one call of each kind if each shape is compiled.
+    """Return the claimed launches and others, or one of each kind if each shape is compiled.
 
-    There are none for a subject that the scalar definition judges.
+    There are none for a subject that the scalar definition judges. Those of a thorough run are
+    larger, and other ones than those that it shares with a standard one.
     """
     if subject.refuses(NEEDLES.but(backward=backward)) == "too large for the scalar definition":
         return ()
     few = 1 if subject.implementation.compiles_each_shape else None
-    return tuple(
-        case
-        for number in rounds
+    sequences = [
+        sequence[:few]
         for kind in KINDS
         if kind.backward is backward
-        for sequence in islice(_sequences(subject, kind, seed + number), few)
-        for case in sequence[:few]
+        for sequence in islice(_sequences(subject, kind, seed, is_thorough), few)
+    ]
+    if few is None:
+        sequences += [[case] for case in _frontier(subject, seed, backward, is_thorough)]
+    if is_thorough:
+        # a run that is short of time has met some of each kind
+        random.Random(seed).shuffle(sequences)
+    return tuple(case for sequence in sequences for case in sequence)
+
+
+def _frontier(subject: Subject, seed: int, backward: bool, is_thorough: bool) -> Iterator[Case]:
+    """Yield calls of drawn sizes that are claimed, or that are so in another form."""
+    implementation = subject.implementation
+    calls = frontier_calls(
+        implementation.features,
+        implementation.dtypes,
+        random.Random(f"{seed}/frontier/{backward}/{is_thorough}"),
+        backward=backward,
+        work=(LARGER_SHARE if is_thorough else SHARE) * WORK,
+        device=subject.device,
+        is_aligned=_is_aligned(subject),
     )
+    for case in islice(calls, THOROUGH_CALLS if is_thorough else CALLS):
+        yield from islice((each for each in forms_of(case) if subject.refuses(each) is None), 1)
 
 
-def _sequences(subject: Subject, kind: Kind, seed: int) -> Iterator[list[Case]]:
+def _is_aligned(subject: Subject) -> bool:
+    """Return whether the causal flag lets the last query read the last key."""
+    return subject.implementation.profile.causal_alignment is CausalAlignment.LOWER_RIGHT
+
+
+def _sequences(subject: Subject, kind: Kind, seed: int, is_thorough: bool) -> Iterator[list[Case]]:
     """Yield the claimed launches of a kind, or contiguous ones, or those of the usual scale."""
     implementation = subject.implementation
-    dice = random.Random(f"{seed}/{kind.name}")
+    dice = random.Random(f"{seed}/{kind.name}/{is_thorough}")
     for sequence in launches(
         kind,
         implementation.features,
@@ -69,7 +99,8 @@ def _sequences(subject: Subject, kind: Kind, seed: int) -> Iterator[list[Case]]:
         dice,
         Turns(dice),
         device=subject.device,
-        is_aligned=implementation.profile.causal_alignment is CausalAlignment.LOWER_RIGHT,
+        is_aligned=_is_aligned(subject),
+        is_thorough=is_thorough,
     ):
         for form in zip(*map(forms_of, sequence), strict=True):
             claimed = [case for case in form if subject.refuses(case) is None]
@@ -89,7 +120,7 @@ def _sequences(subject: Subject, kind: Kind, seed: int) -> Iterator[list[Case]]:
         NEEDLES.but(heads=2, kv_heads=1, values=Values.UNEVEN),
     ),
     wide=partial(cases_of_launches, backward=False),
-    large=partial(cases_of_launches, backward=False, rounds=range(1, ROUNDS)),
+    large=partial(cases_of_launches, backward=False, is_thorough=True),
     fresh=True,
 )
 def law_the_largest_calls_equal_the_definition(subject: Subject, case: Case) -> None:
@@ -114,7 +145,7 @@ def law_the_largest_calls_equal_the_definition(subject: Subject, case: Case) -> 
         ),
     ),
     wide=partial(cases_of_launches, backward=True),
-    large=partial(cases_of_launches, backward=True, rounds=range(1, ROUNDS)),
+    large=partial(cases_of_launches, backward=True, is_thorough=True),
     fresh=True,
 )
 def law_gradients_of_the_largest_calls_equal_the_definition(subject: Subject, case: Case) -> None:

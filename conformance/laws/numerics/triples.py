@@ -5,12 +5,9 @@ from functools import partial
 from attnspec.conformance.attention.subject import Subject
 from attnspec.conformance.laws.helpers.cases import BF16, F32
 from attnspec.conformance.laws.helpers.large_calls import check_call, check_gradients
-from attnspec.conformance.laws.helpers.triples import cases_of_triples
+from attnspec.conformance.laws.helpers.triples import RUNS, cases_of_triples
 from attnspec.conformance.laws.law import law
 from attnspec.spec import Case, Values
-
-ROUNDS = 4
-"""Times that effort thorough draws each call."""
 
 CHUNK = Case(
     batch=2,
@@ -34,7 +31,7 @@ WIDE = TRAINING.but(
     "NUM-21",
     pinned=(CHUNK, PROMPTS, CHUNK.but(batch=9, queries=4, keys=1025, dtype=F32)),
     wide=partial(cases_of_triples, backward=False),
-    large=partial(cases_of_triples, backward=False, rounds=range(1, ROUNDS)),
+    large=partial(cases_of_triples, backward=False, rounds=range(1, RUNS)),
     fresh=True,
 )
 def law_every_three_sizes_equal_the_definition(subject: Subject, case: Case) -> None:
@@ -46,7 +43,7 @@ def law_every_three_sizes_equal_the_definition(subject: Subject, case: Case) -> 
     "NUM-21",
     pinned=(TRAINING, WIDE),
     wide=partial(cases_of_triples, backward=True),
-    large=partial(cases_of_triples, backward=True, rounds=range(1, ROUNDS)),
+    large=partial(cases_of_triples, backward=True, rounds=range(1, RUNS)),
     fresh=True,
 )
 def law_gradients_at_every_three_sizes_equal_the_definition(subject: Subject, case: Case) -> None:

@@ -76,7 +76,9 @@ def met_in(runs, backward):
 
 @pytest.mark.rotating(parts=4)
 @pytest.mark.parametrize("backward", [False, True])
-@pytest.mark.parametrize(("runs", "work"), [(1, triples.WORK), (triples.RUNS, triples.LARGE_WORK)])
+@pytest.mark.parametrize(
+    ("runs", "work"), [(triples.CHEAP_RUNS, triples.WORK), (triples.RUNS, triples.LARGE_WORK)]
+)
 def test_every_three_affordable_classes_meet(runs, work, backward):
     held = met_in(runs, backward)
     values = {
@@ -102,7 +104,7 @@ def test_every_three_affordable_classes_meet(runs, work, backward):
 def test_every_option_and_type_meets_every_size():
     features = BASIC | {Feature.MASK, Feature.WINDOW, Feature.SOFTCAP}
     subject = subject_of(features=features, dtypes=(torch.float32, *DTYPES))
-    cases = cases_of_triples(subject, 0, backward=False)
+    cases = cases_of_triples(subject, 0, backward=False, rounds=range(triples.CHEAP_RUNS))
     options = (Feature.MASK, Feature.WINDOW, Feature.SOFTCAP)
     groups = [[case for case in cases if option in case.features] for option in options]
     groups += [
@@ -140,7 +142,7 @@ def test_each_call_is_affordable_and_the_sizes_rotate(seed):
     others = set(cases_of(subject, seed + 1))
     assert len(others & set(cases)) < len(cases) // 20
     lengths = {length for case in cases for length in (case.queries, case.keys)}
-    assert len(lengths) > 200
+    assert len(lengths) > 120
     assert {length % 64 for length in lengths} >= {0, 1, 63}
 
 
@@ -169,8 +171,8 @@ def test_a_further_round_has_the_same_classes_and_other_sizes():
     subject = subject_of()
     first = cases_of_triples(subject, 0, backward=True)
     further = cases_of_triples(subject, 0, backward=True, rounds=range(1, 3))
-    other_seed = cases_of_triples(subject, 1, backward=True)
-    assert len(further) == len(other_seed) + len(first)
+    others = [cases_of_triples(subject, seed, backward=True) for seed in (1, 2)]
+    assert len(further) == sum(map(len, others))
     assert not set(first) & set(further)
 
 

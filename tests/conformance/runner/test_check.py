@@ -13,6 +13,7 @@ from attnspec.conformance.comparison import tally
 from attnspec.conformance.comparison.violation import Violation
 from attnspec.conformance.laws.law import Law
 from attnspec.conformance.report.record import CONFORMING, Outcome, Record
+from attnspec.conformance.runner import check as check_module
 from attnspec.conformance.runner.check import REPEATS, check, check_deviation
 from attnspec.conformance.runner.effort import Effort
 from attnspec.conformance.subjects.kinds import SubjectKind
@@ -110,6 +111,22 @@ def test_each_effort_tries_more_cases_each_once(effort, keys):
     # no case is grown where each shape is compiled, and cases this long keep their lengths
     assert check(law, subject(compiles_each_shape=True), effort).examples == len(keys)
     assert tried == keys
+
+
+def test_large_cases_that_would_take_too_long_are_left_out_and_named(monkeypatch):
+    tried = []
+
+    def body(subject, case):
+        """ATT-1: always true."""
+        tried.append(case.keys)
+        monkeypatch.setattr(check_module, "ENOUGH", -1 if case.keys == 303 else 100)
+
+    law = a_law(body, pinned=(Case(keys=301),), large=[Case(keys=keys) for keys in range(302, 306)])
+    record = check(law, subject(compiles_each_shape=True), Effort.THOROUGH)
+    assert tried == [301, 302, 303]
+    assert record.outcome is Outcome.PASSED
+    (reason,) = record.missing
+    assert reason == "time for more large cases, which a law tries for -1 s"
 
 
 def test_cases_chosen_for_a_subject_keep_their_shapes():
