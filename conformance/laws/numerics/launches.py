@@ -19,10 +19,10 @@ from attnspec.conformance.laws.helpers.large_calls import (
 from attnspec.conformance.laws.law import law
 from attnspec.spec import CallMode, Case, CausalAlignment, Values
 
-CALLS, THOROUGH_CALLS = 110, 500
+CALLS, THOROUGH_CALLS = 110, 250
 """Calls of drawn sizes in a run, forward and again backward."""
 
-SHARE, LARGER_SHARE = 0.35, 2
+SHARE, LARGER_SHARE = 0.35, 4
 """Their work, in that of launches."""
 
 NEEDLES = Case(
