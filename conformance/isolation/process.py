@@ -226,8 +226,26 @@ def _serve(
     gc.enable()
     # OpenMP keeps a team for each thread that called it; a fork copies the record of the team of
     # its main thread, but none of the team's threads, and a call there would wait for them forever
-    with ThreadPoolExecutor(1) as fresh_thread:
+    blocked = _block_signals(signal.valid_signals())
+    with ThreadPoolExecutor(1, initializer=_set_mask, initargs=(blocked,)) as fresh_thread:
         fresh_thread.submit(_reply_to_all, connection, handler, memory).result()
+
+
+def _block_signals(signals: set[signal.Signals]) -> set[int]:
+    """Block signals in this thread, and return those that were blocked before.
+
+    The other thread takes those that the process sends to itself, and ends at once: this one would
+    end it some lines later.
+    """
+    if not hasattr(signal, "pthread_sigmask"):  # Windows
+        return set()
+    return set(signal.pthread_sigmask(signal.SIG_BLOCK, signals))
+
+
+def _set_mask(blocked: set[int]) -> None:
+    """Block these signals alone in this thread."""
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
 
 
 def _reply_to_all(connection: Connection, handler: Handler, memory: int | None) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import time
 
 import pytest
@@ -59,6 +60,19 @@ def test_a_process_that_hangs_writes_its_stack_trace(process):
         process.call({"sleeps": True}, 0.5)
     assert lost.value.hung
     assert "in handle" in lost.value.output
+
+
+def kill_itself(request, send_note):
+    os.kill(os.getpid(), signal.SIGSEGV)
+    send_note(b"n", b"it went on")
+
+
+@pytest.mark.parametrize("_", range(8))
+def test_a_process_that_sends_itself_a_signal_ends_at_once(_):
+    process = Process(kill_itself)
+    with pytest.raises(ProcessLost, match="died by SIGSEGV") as lost:
+        process.call({}, 20)
+    assert lost.value.notes == {}
 
 
 def sum_in_threads(request, send_note):
