@@ -177,8 +177,11 @@ class _Watchdog:
     @classmethod
     def start(cls, seconds: float) -> None:
         cls.until = time.monotonic() + seconds
-        # a thread that needs no lock of the interpreter, so that it ends a loop in C as well
+        # a thread that needs no lock of the interpreter, so that it ends a loop in C as well; it
+        # blocks signals a moment after it began
+        blocked = _block_signals(signal.valid_signals())
         faulthandler.dump_traceback_later(seconds, exit=True, file=2)
+        _set_mask(blocked)
 
     @classmethod
     def stop(cls) -> None:
