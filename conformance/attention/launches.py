@@ -233,11 +233,12 @@ DIVISIONS = (
     Division(name="tens of requests", batch=(32, 48, 64), heads=((2, 1), (2, 2), (8, 1)), work=1.5),
     Division(name="very wide groups", batch=(1, 1, 2), heads=((48, 1), (71, 1), (128, 1))),
     OVER_256_HEADS,
+    Division(name="over 512 heads", batch=(16, 17), heads=((33, 11), (33, 3), (34, 2))),
 )
 """The divisions of the work."""
 
 SEVERAL_HEADS = Division(
-    name="several heads", batch=(2,), heads=((8, 8), (8, 2), (12, 12)), work=2.3
+    name="several heads", batch=(2,), heads=((8, 8), (8, 2), (12, 12), (16, 4)), work=2.3
 )
 """As in the smallest models; causal calls meet them once in a run, on as many tokens as are
 affordable, and so do calls on few keys, as those of image models on a text."""
