@@ -74,6 +74,13 @@ OF_TWO_SIZES = (
 )
 """Laws of everything that a model returns, whose first grown case exceeds in two sizes at once."""
 
+OF_SEVERAL_SIZES = (
+    *OF_TWO_SIZES,
+    "cached-padding-stays-hidden",
+    "a-prompt-padded-on-the-right-can-be-continued",
+)
+"""Laws that meet several layers, rows, tokens and ids together in each run, fewer of each."""
+
 GRADIENTS = (
     "every-gradient-equals-the-oracles",
     "calls-before-a-backward-pass-leave-its-gradients",
@@ -172,6 +179,28 @@ def grown(case: ModelCase, growths: Collection[Growth], dice: random.Random) -> 
     )
 
 
+def of_several_sizes(case: ModelCase, dice: random.Random) -> ModelCase:
+    """Return a case of the same kind with several layers, rows, tokens and ids, in float64.
+
+    Args:
+        case: a pinned case.
+        dice: draws the sizes.
+    """
+    n_head, length = dice.choice((2, 4)), dice.randint(33, 70)
+    return case.but(
+        n_layer=dice.randint(4, 6),
+        n_head=n_head,
+        d_head=WIDTH // n_head,
+        n_inner=None if case.n_inner is None else WIDTH + case.n_inner,
+        batch=dice.randint(4, 6),
+        length=length,
+        n_positions=length + case.n_positions - case.length,
+        vocab_size=dice.randint(300, 1100),
+        dtype=torch.float64,
+        **SPREADS | {"initializer_range": SPREAD},
+    )
+
+
 IN_FLOAT32: dict[str, Any] = {
     "dtype": torch.float32,
     "initializer_range": 0.05,
@@ -194,18 +223,18 @@ def grown_cases(
     float32: bool = False,
     float64: bool = True,
 ) -> list[ModelCase]:
-    """Return pinned cases at large sizes, each of another growth.
+    """Return pinned cases at large sizes, each of another growth, and at several larger sizes.
 
     Args:
         law: the name of the law.
         pinned: its pinned cases.
         seed: selects them, their growth and their sizes.
-        count: how many to return, as many as there are growths at most.
+        count: how many growths of a law about one matter, as many as there are at most.
         float32: whether some of those whose bound is narrow in float32 are in that type. The
             bound of gradients is not.
         float64: whether the others are claimed; if not, all that may be are in float32.
     """
-    dice = random.Random(f"{seed}/{law}")
+    dice, few = random.Random(f"{seed}/{law}"), count
     small = [
         case
         for case in pinned
@@ -242,4 +271,6 @@ def grown_cases(
             )
             for case in large
         ]
+    if law in OF_SEVERAL_SIZES and float64:
+        large += [of_several_sizes(dice.choice(small), dice) for _ in range(few)]
     return large

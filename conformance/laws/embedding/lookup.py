@@ -67,7 +67,7 @@ def law_given_positions_select_their_rows(subject: ModelImplementation, case: Mo
     table = weights["transformer.wpe.weight"]
     moved = {**weights, "transformer.wpe.weight": table.roll(-first, 0)}
     expected = own_logits(subject, config, moved, ids)
-    in_parts, sizes = None, [case.length - 1, 1]
+    in_parts, sizes = None, [-(-case.length // 2), case.length // 2]
     if ModelFeature.CACHE in subject.features:
         # in the same steps, so that whatever else is wrong with a cache spoils both alike
         counted = torch.arange(case.length).expand(ids.shape)

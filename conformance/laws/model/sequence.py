@@ -52,7 +52,7 @@ _NARROW = ModelCase(
 )  # fmt: skip
 """A case of heads as wide as in released models whose bound is narrow in float32."""
 _WIDE_PADDED = tuple(
-    _NARROW.but(length=40, n_positions=42, batch=3, padding=side, dtype=dtype)
+    _NARROW.but(length=40, n_positions=42, batch=5, padding=side, dtype=dtype)
     for side, dtype in ((Padding.LEFT, torch.float64), (Padding.RIGHT, torch.float32))
 )
 _MODES = {
@@ -95,7 +95,7 @@ def law_padding_changes_no_real_token(subject: ModelImplementation, case: ModelC
     # the last but one has more rows than a cache of 16, and the last one a released vocabulary
     pinned=(
         *PINNED,
-        *DEEP[:2],
+        *DEEP,
         MANY[2],
         *WIDE_HEADS,
         LONG_ROWS,
@@ -163,6 +163,7 @@ def law_cached_padding_stays_hidden(subject: ModelImplementation, case: ModelCas
         draw(case),
         [case.length - 3, 2, 1],
         "padding on the left is read by tokens that come through the cache",
+        turn=case.seed,
     )
 
 
@@ -189,18 +190,28 @@ def law_a_prompt_padded_on_the_right_can_be_continued(
         replace(inputs, input_ids=ids, attention_mask=mask, position_ids=position_ids),
         [case.length, *([2] if case.seed % 2 and count == 2 else [1] * count)],
         "tokens that follow padding on the right get other logits than without it",
+        turn=case.seed,
     )
 
 
 def _check_with_cache(
-    subject: ModelImplementation, inputs: ModelInputs, sizes: list[int], message: str
+    subject: ModelImplementation,
+    inputs: ModelInputs,
+    sizes: list[int],
+    message: str,
+    *,
+    turn: int,
 ) -> None:
-    """Feed padded rows with a cache in parts of given sizes, and compare with each row alone."""
+    """Feed padded rows with a cache in parts of given sizes, and compare with each row alone.
+
+    In inference mode or another thread by turns.
+    """
     config, weights, ids = inputs.config, inputs.state_dict, inputs.input_ids
     mask, position_ids = inputs.attention_mask, inputs.position_ids
     model = build(subject, config, weights)
     padding: dict[str, Any] = {"attention_mask": mask, "position_ids": position_ids}
-    got = fed_in_parts(model, ids, weights, sizes, **padding)
+    mode, state = list(_MODES.items())[turn % len(_MODES)]
+    got = run_in(mode, functools.partial(fed_in_parts, model, ids, weights, sizes, **padding))
     tolerance = Allowed(config, weights, ids, **padding).own_logits
     for row, real in enumerate(mask.bool()):
         check_within(
@@ -208,7 +219,7 @@ def _check_with_cache(
             logits_alone(subject, config, weights, ids[row, real]),
             tolerance[row, real],
             what=f"logits of row {row}'s real tokens",
-            message=message,
+            message=f"{message}{state}",
         )
 
 

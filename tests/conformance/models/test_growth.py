@@ -10,7 +10,7 @@ import torch
 
 from attnspec.conformance import laws
 from attnspec.conformance.comparison.violation import Violation
-from attnspec.conformance.models.case import PADDED, PINNED, draw
+from attnspec.conformance.models.case import PADDED, PINNED, Padding, draw
 from attnspec.conformance.models.growth import (
     GRADIENTS,
     IN_FLOAT32,
@@ -20,6 +20,7 @@ from attnspec.conformance.models.growth import (
     LOGITS,
     MANY_IDS,
     MORE_OF_EVERYTHING,
+    OF_SEVERAL_SIZES,
     OF_TWO_SIZES,
     SMALL_BY_NATURE,
     WIDTH,
@@ -78,7 +79,7 @@ def test_the_laws_of_all_results_meet_two_sizes_at_once():
     for seed in range(40):
         for name in OF_TWO_SIZES:
             case, *others = grown_cases(name, LAWS[name].pinned, seed, 1)
-            assert len(others) == MORE_OF_EVERYTHING - 1
+            assert len(others) == MORE_OF_EVERYTHING
             grew = {growth for growth in Growth if has_grown(case, growth)}
             assert len(grew) >= 2
             met.add(frozenset(grew))
@@ -93,7 +94,8 @@ def test_the_laws_of_a_run_meet_every_growth():
         if law.judges is SubjectKind.MODEL and name not in SMALL_BY_NATURE
     }
     for name, cases in tried.items():
-        assert len(cases) == (MORE_OF_EVERYTHING if name in OF_TWO_SIZES else 1)
+        of_one = MORE_OF_EVERYTHING if name in OF_TWO_SIZES else 1
+        assert len(cases) == of_one + (name in OF_SEVERAL_SIZES)
     cases = [case for cases in tried.values() for case in cases]
     assert sum(case.length > 256 for case in cases) > len(cases) / 5
     assert sum(case.n_layer > 5 for case in cases) > 3
@@ -103,6 +105,19 @@ def test_the_laws_of_a_run_meet_every_growth():
     assert max(case.vocab_size * case.n_embd for case in cases) <= LARGEST_TABLE
     with_gradients = [case for law in GRADIENTS for case in tried[law]]
     assert max(c.vocab_size * c.n_embd for c in with_gradients) <= LARGEST_TABLE_WITH_GRADIENTS
+
+
+def test_laws_of_everything_meet_several_layers_rows_and_tokens_together():
+    assert set(OF_SEVERAL_SIZES) <= set(LAWS)
+    met = set()
+    for name in OF_SEVERAL_SIZES:
+        for seed in range(5):
+            *_, case = grown_cases(name, LAWS[name].pinned, seed, 1)
+            sizes = (case.n_layer, case.batch, case.length, case.vocab_size)
+            assert all(size >= least for size, least in zip(sizes, (4, 4, 33, 300), strict=True))
+            assert case.n_embd == WIDTH
+            met.add((case.padding, case.dtype))
+    assert met == {(side, torch.float64) for side in (Padding.NONE, Padding.LEFT, Padding.RIGHT)}
 
 
 def test_some_cases_are_in_float32_where_its_bound_is_narrow():
@@ -162,8 +177,8 @@ def test_a_mistake_of_long_texts_in_float32_is_found():
 def test_more_cases_of_a_law_are_of_other_growths():
     law = LAWS["logits-equal-the-oracles"]
     cases = grown_cases(law.name, law.pinned, 0, 1)
-    assert len(cases) == 3
-    assert len(set(cases)) == 3
+    assert len(cases) == MORE_OF_EVERYTHING + 1
+    assert len(set(cases)) == MORE_OF_EVERYTHING + 1
 
 
 def test_the_gradients_of_deep_models_are_left_out():
