@@ -76,6 +76,7 @@ OF_TWO_SIZES = (
 
 OF_SEVERAL_SIZES = (
     *OF_TWO_SIZES,
+    "gradients-of-padded-rows-are-those-of-each-alone",
     "cached-padding-stays-hidden",
     "a-prompt-padded-on-the-right-can-be-continued",
 )
@@ -192,7 +193,7 @@ def of_several_sizes(case: ModelCase, dice: random.Random) -> ModelCase:
         n_head=n_head,
         d_head=WIDTH // n_head,
         n_inner=None if case.n_inner is None else WIDTH + case.n_inner,
-        batch=dice.randint(4, 6),
+        batch=dice.randint(4, 9),
         length=length,
         n_positions=length + case.n_positions - case.length,
         vocab_size=dice.randint(300, 1100),
