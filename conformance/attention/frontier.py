@@ -5,23 +5,18 @@ A kernel may be wrong only where a few sizes lie beyond thresholds at once: many
 sizes of these calls are drawn, and then each is made as large as is affordable beside the others.
 """
 
-import bisect
 import math
 import random
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from functools import partial
 
 import torch
 
-from attnspec.conformance.attention.launches import CONTENTS, WIDTHS, is_affordable
+from attnspec.conformance.attention.launches import WIDTHS, is_affordable, largest, varied
 from attnspec.conformance.attention.workloads import (
     ALTERNATIVES,
-    MODES,
-    MODES_OF_TRAINING,
     Turns,
-    layouts_by_turns,
     options_of,
-    scale_by_turns,
     with_type_of_mask,
 )
 from attnspec.spec import Case, Feature
@@ -39,13 +34,8 @@ LARGEST = {
 LENGTHS = (("queries", "keys"), ("queries", "keys"), ("length",))
 """Lengths of calls by turns."""
 
-NAMES_OF_LENGTHS = ("queries", "keys", "length")
-
 DRAWN = (3, 4, 5)
 """By turns so many sizes are drawn; the others are 1."""
-
-WITHOUT_OPTIONS: tuple[tuple[Feature, ...], ...] = ((),) * len(ALTERNATIVES)
-"""Every second call has no option."""
 
 TILES = (64, 128, 16, 256)
 """Lengths lie beside multiples of these by turns."""
@@ -80,6 +70,8 @@ def frontier_calls(
     """
     turns = Turns(dice)
     options = [each for each in ALTERNATIVES if set(each) <= set(claimed)]
+    # every second call has none
+    options += [()] * len(options)
     while True:
         d_head, d_value = dice.choice(turns.choose(WIDTHS))
         case = Case(
@@ -89,64 +81,65 @@ def frontier_calls(
             device=device,
             is_causal=Feature.CAUSAL in claimed and turns.choose((True, False)),
             backward=backward,
-            mode=turns.choose(MODES_OF_TRAINING if backward else MODES),
-            values=turns.choose(CONTENTS),
-            scale=scale_by_turns(turns, "frontier", d_head),
-            **options_of(turns.choose((*options, *WITHOUT_OPTIONS[: len(options)])), dice),
+            **options_of(turns.choose(options), dice),
         )
-        case = with_type_of_mask(case, turns)
-        names = [*turns.choose(LENGTHS), "kv_heads", "batch"]
-        names += ["group"] if Feature.GQA in claimed else []
-        case = _with(case, _sizes(partial(_fits, case, work), names, dice, turns))
+        lengths = turns.choose(LENGTHS)
+        others = ("kv_heads", "batch", *(["group"] if Feature.GQA in claimed else []))
+        case = _with(case, _sizes(case, work, lengths, others, dice, turns))
         is_cached = case.queries < case.keys
-        yield case.but(
+        case = case.but(
             is_causal=case.is_causal and (is_aligned or not is_cached),
-            layouts=layouts_by_turns(
-                turns, "frontier", kv_heads=case.kv_heads, is_cached=is_cached
-            ),
             seed=dice.randrange(2**16),
         )
-
-
-def _fits(case: Case, work: float, sizes: Sizes) -> bool:
-    return is_affordable(_with(case, sizes), work)
+        yield with_type_of_mask(varied(case, turns, "frontier", is_cached=is_cached), turns)
 
 
 def _with(case: Case, sizes: Sizes) -> Case:
-    kv_heads = sizes["kv_heads"]
+    kv_heads, length = sizes["kv_heads"], sizes.get("length")
     return case.but(
         batch=sizes["batch"],
         heads=kv_heads * sizes.get("group", 1),
         kv_heads=kv_heads,
-        queries=sizes.get("queries", sizes.get("length")),
-        keys=sizes.get("keys", sizes.get("length")),
+        queries=sizes.get("queries", length),
+        keys=sizes.get("keys", length),
     )
 
 
 def _sizes(
-    fits: Callable[[Sizes], bool], names: Sequence[str], dice: random.Random, turns: Turns
+    case: Case,
+    work: float,
+    lengths: Sequence[str],
+    others: Sequence[str],
+    dice: random.Random,
+    turns: Turns,
 ) -> Sizes:
     """Return sizes of which none can be larger beside the others, but for whole tiles."""
+    names = [*lengths, *others]
     drawn = dice.sample(names, min(len(names), turns.choose(DRAWN)))
-    least = dict.fromkeys(names, 1)
-    sizes = least | {name: _drawn(LARGEST[name], dice) for name in drawn}
-    while not fits(sizes):
-        sizes = least | {name: _drawn(LARGEST[name], dice) for name in drawn}
+
+    def draw() -> Sizes:
+        of_drawn = {name: log_uniform(1, LARGEST[name], dice) for name in drawn}
+        return dict.fromkeys(names, 1) | of_drawn
+
+    def fits(name: str, size: int) -> bool:
+        return is_affordable(_with(case, sizes | {name: size}), work)
+
+    sizes = draw()
+    while not is_affordable(_with(case, sizes), work):
+        sizes = draw()
     grown = dice.sample(drawn, len(drawn))
     if turns.choose((True, False), "lengths first"):
-        grown.sort(key=lambda name: name not in NAMES_OF_LENGTHS)
+        grown.sort(key=lambda name: name not in lengths)
     for name in grown:
-        larger = range(sizes[name] + 1, LARGEST[name] + 1)
-        count = bisect.bisect_left(larger, True, key=lambda n: not fits(sizes | {name: n}))
-        sizes[name] += count
-    for name in (name for name in NAMES_OF_LENGTHS if name in sizes):
+        sizes[name] = largest(partial(fits, name), LARGEST[name])
+    for name in lengths:
         sizes[name] = _beside_a_tile(sizes[name], name, turns)
     return sizes
 
 
-def _drawn(most: int, dice: random.Random) -> int:
-    """Draw a size up to a largest one, whose logarithm is uniform."""
-    return round(math.exp(dice.uniform(0, math.log(most))))
+def log_uniform(first: int, last: int, dice: random.Random) -> int:
+    """Draw a size whose logarithm is uniform."""
+    return round(math.exp(dice.uniform(math.log(first), math.log(last))))
 
 
 def _beside_a_tile(length: int, name: str, turns: Turns) -> int:

@@ -164,7 +164,7 @@ class Kind:
 
     @property
     def follows(self) -> bool:
-        """Whether keys precede the queries, among them those of an earlier call."""
+        """Whether the queries follow other keys, as those of a later step of a cache do."""
         return self.queries is not None or max(self.share) < 1
 
 
@@ -408,7 +408,8 @@ class _Launches:
             return case.but(queries=max(1, round(share * length)), keys=length)
 
         calls = 1 if sequence == ONCE else 2
-        length = _largest(lambda length: is_affordable(of_length(length), self.most * work / calls))
+        most = self.most * work / calls
+        length = largest(lambda length: is_affordable(of_length(length), most), LONGEST)
         if work < LARGEST:
             length -= dice.randrange(max(1, length // 32))
         is_multiple = sequence == AFTER_A_MULTIPLE or turns.choose((True, False), kind.name)
@@ -462,14 +463,9 @@ class _Launches:
             device=self.device,
             is_causal=is_causal and Feature.CAUSAL in self.claimed,
             backward=kind.backward,
-            mode=turns.choose(MODES_OF_TRAINING if kind.backward else MODES),
-            layouts=layouts_by_turns(
-                turns, kind.name, kv_heads=kv_heads, is_cached=kind.queries is not None
-            ),
-            values=turns.choose(CONTENTS, kind.name),
-            scale=scale_by_turns(turns, kind.name, d_head),
             **options,
         )
+        case = varied(case, turns, kind.name, is_cached=kind.queries is not None)
         return with_type_of_mask(case, turns)
 
 
@@ -478,9 +474,26 @@ def _is_usual(widths: Widths, division: Division) -> bool:
     return widths in COMMON_WIDTHS or division in (ONE_HEAD, SEVERAL_HEADS)
 
 
-def _largest(fits: Callable[[int], bool]) -> int:
-    """Return the largest length that fits, or 0, if all shorter ones fit too."""
-    return bisect.bisect_left(range(1, LONGEST + 1), True, key=lambda length: not fits(length))
+def varied(case: Case, turns: Turns, purpose: str, *, is_cached: bool) -> Case:
+    """Return a case in another mode, with other layouts, contents and scale, by turns.
+
+    Args:
+        case: gives everything else.
+        turns: choose them.
+        purpose: its calls have turns of their own.
+        is_cached: whether keys and values come from a cache.
+    """
+    return case.but(
+        mode=turns.choose(MODES_OF_TRAINING if case.backward else MODES),
+        layouts=layouts_by_turns(turns, purpose, kv_heads=case.kv_heads, is_cached=is_cached),
+        values=turns.choose(CONTENTS, purpose),
+        scale=scale_by_turns(turns, purpose, case.d_head),
+    )
+
+
+def largest(fits: Callable[[int], bool], most: int) -> int:
+    """Return the largest number up to `most` that fits, or 0, if all smaller ones fit too."""
+    return bisect.bisect_left(range(1, most + 1), True, key=lambda number: not fits(number))
 
 
 def quick_types(dtypes: Sequence[torch.dtype], device: str) -> list[torch.dtype]:

@@ -21,7 +21,7 @@ from attnspec.conformance.attention.oracle import Expected, check_oracle, expect
 from attnspec.conformance.attention.oracle_gradients import ExpectedGradients, expect_gradients
 from attnspec.conformance.comparison import tally
 from attnspec.conformance.comparison.violation import NotClaimed, Raised, Violation
-from attnspec.spec import CallMode, Case, Feature, Implementation, Layouts
+from attnspec.spec import CallMode, Case, CausalAlignment, Feature, Implementation, Layouts
 
 Oracle = Callable[..., Expected]
 
@@ -221,6 +221,11 @@ class Subject:
         if call.return_lse and isinstance(out, tuple) and len(out) == 2:
             out = out[0]
         return checked_output(out, call)
+
+    @property
+    def is_aligned(self) -> bool:
+        """Whether the causal flag lets the last query read the last key."""
+        return self.implementation.profile.causal_alignment is CausalAlignment.LOWER_RIGHT
 
     def call_with_lse(self, call: Call) -> tuple[torch.Tensor, torch.Tensor]:
         """Call the implementation and return its output and log-sum-exp, both checked.

@@ -264,6 +264,11 @@ def forms_of(case: Case) -> tuple[Case, ...]:
     return case, contiguous, contiguous.but(scale=None)
 
 
+def claimed_form(case: Case, refuses: Callable[[Case], str | None]) -> Case | None:
+    """Return the first form of a case that a subject claims, or None if it refuses all."""
+    return next((each for each in forms_of(case) if refuses(each) is None), None)
+
+
 def scale_by_turns(turns: Turns, purpose: str, d_head: int) -> float | None:
     """Return the scale of two calls in five, which kernels for some width may not read; else None.
 

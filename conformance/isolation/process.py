@@ -179,7 +179,7 @@ class _Watchdog:
         cls.until = time.monotonic() + seconds
         # a thread that needs no lock of the interpreter, so that it ends a loop in C as well; it
         # blocks signals a moment after it began
-        blocked = _block_signals(signal.valid_signals())
+        blocked = _block_signals()
         faulthandler.dump_traceback_later(seconds, exit=True, file=2)
         _set_mask(blocked)
 
@@ -229,20 +229,20 @@ def _serve(
     gc.enable()
     # OpenMP keeps a team for each thread that called it; a fork copies the record of the team of
     # its main thread, but none of the team's threads, and a call there would wait for them forever
-    blocked = _block_signals(signal.valid_signals())
+    blocked = _block_signals()
     with ThreadPoolExecutor(1, initializer=_set_mask, initargs=(blocked,)) as fresh_thread:
         fresh_thread.submit(_reply_to_all, connection, handler, memory).result()
 
 
-def _block_signals(signals: set[signal.Signals]) -> set[int]:
-    """Block signals in this thread, and return those that were blocked before.
+def _block_signals() -> set[int]:
+    """Block every signal in this thread, and return those that were blocked before.
 
     The other thread takes those that the process sends to itself, and ends at once: this one would
     end it some lines later.
     """
     if not hasattr(signal, "pthread_sigmask"):  # Windows
         return set()
-    return set(signal.pthread_sigmask(signal.SIG_BLOCK, signals))
+    return set(signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals()))
 
 
 def _set_mask(blocked: set[int]) -> None:

@@ -5,7 +5,7 @@ or larger calls alone. So each law is also tried on pinned cases grown to such s
 """
 
 import random
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from enum import StrEnum
 from typing import Any
 
@@ -169,13 +169,28 @@ def grown(case: ModelCase, growths: Collection[Growth], dice: random.Random) -> 
         if not {Growth.TOKENS, Growth.ROWS} & set(growths):
             larger["length"] = min(larger["length"], LOGITS // (rows * ids))
         larger["vocab_size"] = min(ids, LOGITS // (rows * larger["length"]))
+    return _with_sizes(case, heads, width, larger, spreads)
+
+
+def _with_sizes(
+    case: ModelCase, heads: int, width: int, sizes: Mapping[str, Any], spreads: Mapping[str, float]
+) -> ModelCase:
+    """Return a case of the same kind of other sizes, in float64.
+
+    Args:
+        case: gives switches, padding and the number of unused positions.
+        heads: heads of the model.
+        width: channels of each.
+        sizes: other fields, the length among them.
+        spreads: standard deviations of the weights.
+    """
     return case.but(
         n_head=heads,
         d_head=width,
         n_inner=None if case.n_inner is None else heads * width + case.n_inner,
-        n_positions=larger["length"] + case.n_positions - case.length,
+        n_positions=sizes["length"] + case.n_positions - case.length,
         dtype=torch.float64,
-        **larger,
+        **sizes,
         **spreads,
     )
 
@@ -187,19 +202,14 @@ def of_several_sizes(case: ModelCase, dice: random.Random) -> ModelCase:
         case: a pinned case.
         dice: draws the sizes.
     """
-    n_head, length = dice.choice((2, 4)), dice.randint(33, 70)
-    return case.but(
-        n_layer=dice.randint(4, 6),
-        n_head=n_head,
-        d_head=WIDTH // n_head,
-        n_inner=None if case.n_inner is None else WIDTH + case.n_inner,
-        batch=dice.randint(4, 9),
-        length=length,
-        n_positions=length + case.n_positions - case.length,
-        vocab_size=dice.randint(300, 1100),
-        dtype=torch.float64,
-        **SPREADS | {"initializer_range": SPREAD},
-    )
+    heads = dice.choice((2, 4))
+    sizes = {
+        "length": dice.randint(33, 70),
+        "n_layer": dice.randint(4, 6),
+        "batch": dice.randint(4, 9),
+        "vocab_size": dice.randint(300, 1100),
+    }
+    return _with_sizes(case, heads, WIDTH // heads, sizes, SPREADS | {"initializer_range": SPREAD})
 
 
 IN_FLOAT32: dict[str, Any] = {
@@ -235,7 +245,7 @@ def grown_cases(
             bound of gradients is not.
         float64: whether the others are claimed; if not, all that may be are in float32.
     """
-    dice, few = random.Random(f"{seed}/{law}"), count
+    dice = random.Random(f"{seed}/{law}")
     small = [
         case
         for case in pinned
@@ -244,12 +254,13 @@ def grown_cases(
     if law in SMALL_BY_NATURE or not small:
         return []
     if law in OF_TWO_SIZES:
-        growths, count = dice.sample(list(Growth), len(Growth)), count * MORE_OF_EVERYTHING
+        growths = dice.sample(list(Growth), len(Growth))
     else:
         # two sevenths of the laws meet many tokens, a seventh each of the others
         growths = list(dict.fromkeys([dice.choice((Growth.TOKENS, *Growth)), *Growth]))
     chosen: list[tuple[Growth, ...]] = []
-    for growth in growths[:count]:
+    number = count * (MORE_OF_EVERYTHING if law in OF_TWO_SIZES else 1)
+    for growth in growths[:number]:
         pairs = [(growth, each) for each in growths if each is not growth]
         unlike = [pair for pair in pairs if pair[::-1] not in chosen]
         is_of_two = not chosen if law in OF_TWO_SIZES else dice.random() < SHARE_OF_TWO
@@ -273,5 +284,5 @@ def grown_cases(
             for case in large
         ]
     if law in OF_SEVERAL_SIZES and float64:
-        large += [of_several_sizes(dice.choice(small), dice) for _ in range(few)]
+        large += [of_several_sizes(dice.choice(small), dice) for _ in range(count)]
     return large

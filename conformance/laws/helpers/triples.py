@@ -13,17 +13,14 @@ import random
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from attnspec.conformance.attention.launches import CONTENTS, is_affordable, work_of
+from attnspec.conformance.attention.frontier import BESIDE, TILES, log_uniform
+from attnspec.conformance.attention.launches import is_affordable, varied, work_of
 from attnspec.conformance.attention.subject import Subject
 from attnspec.conformance.attention.workloads import (
     ALTERNATIVES,
-    MODES,
-    MODES_OF_TRAINING,
     Turns,
-    forms_of,
-    layouts_by_turns,
+    claimed_form,
     options_of,
-    scale_by_turns,
     with_type_of_mask,
 )
 from attnspec.conformance.laws.helpers.claims import DesignClaims
@@ -87,12 +84,6 @@ LARGE_BATCH = ((1024, 1100),)
 OPTIONS = tuple(features for features in ALTERNATIVES if len(features) < 2)
 WITHOUT_OPTIONS = ((), ())
 """Further turns of calls without an option."""
-
-TILES = (64, 128, 16, 256)
-"""Lengths lie beside multiples of these by turns."""
-
-BESIDE = (None, 0, None, 1, None, -1)
-"""The distance of a length from a multiple of a tile, by turns; None for any length."""
 
 
 def cases_of_triples(
@@ -201,17 +192,8 @@ def _drawn(subject: Subject, row: Row, backward: bool, dice: random.Random, turn
     for changes in _changes(row, dice, turns):
         cases = sorted((case.but(**each) for each in changes), key=work_of, reverse=True)
         case = next(filter(fits, cases), case)
-    layouts = layouts_by_turns(
-        turns, "triples", kv_heads=case.kv_heads, is_cached=case.queries < case.keys
-    )
-    varied = case.but(
-        mode=turns.choose(MODES_OF_TRAINING if backward else MODES),
-        layouts=layouts,
-        values=turns.choose(CONTENTS, "triples"),
-        scale=scale_by_turns(turns, "triples", case.d_head),
-        seed=dice.randrange(2**16),
-    )
-    return next((each for each in forms_of(varied) if subject.refuses(each) is None), case)
+    chosen = varied(case, turns, "triples", is_cached=case.queries < case.keys)
+    return claimed_form(chosen.but(seed=dice.randrange(2**16)), subject.refuses) or case
 
 
 def _changes(row: Row, dice: random.Random, turns: Turns) -> list[list[dict[str, Any]]]:
@@ -243,7 +225,7 @@ def _changes(row: Row, dice: random.Random, turns: Turns) -> list[list[dict[str,
 def _length(interval: Interval, dice: random.Random, turns: Turns) -> int:
     """Return a length of a class, small ones as often as large ones, beside a tile by turns."""
     first, last = interval
-    length = round(math.exp(dice.uniform(math.log(first), math.log(last))))
+    length = log_uniform(first, last, dice)
     beside = turns.choose(BESIDE, interval)
     if beside is not None:
         tile = turns.choose(TILES, interval)

@@ -8,7 +8,7 @@ from itertools import islice
 from attnspec.conformance.attention.frontier import frontier_calls
 from attnspec.conformance.attention.launches import KINDS, WORK, Kind, launches
 from attnspec.conformance.attention.subject import Subject
-from attnspec.conformance.attention.workloads import Turns, forms_of
+from attnspec.conformance.attention.workloads import Turns, claimed_form, forms_of
 from attnspec.conformance.laws.helpers.cases import BF16, F16, F32
 from attnspec.conformance.laws.helpers.large_calls import (
     KINDS_OF_GRADIENT,
@@ -17,7 +17,7 @@ from attnspec.conformance.laws.helpers.large_calls import (
     check_gradients,
 )
 from attnspec.conformance.laws.law import law
-from attnspec.spec import CallMode, Case, CausalAlignment, Values
+from attnspec.spec import CallMode, Case, Values
 
 CALLS, THOROUGH_CALLS = 110, 250
 """Calls of drawn sizes in a run, forward and again backward."""
@@ -47,8 +47,8 @@ def cases_of_launches(
 ) -> tuple[Case, ...]:
     """Return the claimed launches and others, or one of each kind if each shape is compiled.
 
-    There are none for a subject that the scalar definition judges. Those of a thorough run are
-    larger, and other ones than those that it shares with a standard one.
+    A subject that the scalar definition judges has none. A thorough run has larger ones, beside
+    those of a standard run.
     """
     if subject.refuses(NEEDLES.but(backward=backward)) == "too large for the scalar definition":
         return ()
@@ -77,15 +77,12 @@ def _frontier(subject: Subject, seed: int, backward: bool, is_thorough: bool) ->
         backward=backward,
         work=(LARGER_SHARE if is_thorough else SHARE) * WORK,
         device=subject.device,
-        is_aligned=_is_aligned(subject),
+        is_aligned=subject.is_aligned,
     )
     for case in islice(calls, THOROUGH_CALLS if is_thorough else CALLS):
-        yield from islice((each for each in forms_of(case) if subject.refuses(each) is None), 1)
-
-
-def _is_aligned(subject: Subject) -> bool:
-    """Return whether the causal flag lets the last query read the last key."""
-    return subject.implementation.profile.causal_alignment is CausalAlignment.LOWER_RIGHT
+        form = claimed_form(case, subject.refuses)
+        if form is not None:
+            yield form
 
 
 def _sequences(subject: Subject, kind: Kind, seed: int, is_thorough: bool) -> Iterator[list[Case]]:
@@ -99,7 +96,7 @@ def _sequences(subject: Subject, kind: Kind, seed: int, is_thorough: bool) -> It
         dice,
         Turns(dice),
         device=subject.device,
-        is_aligned=_is_aligned(subject),
+        is_aligned=subject.is_aligned,
         is_thorough=is_thorough,
     ):
         for form in zip(*map(forms_of, sequence), strict=True):

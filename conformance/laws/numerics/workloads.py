@@ -11,7 +11,7 @@ from attnspec.conformance.attention.workloads import (
     PHASES,
     Phase,
     Turns,
-    forms_of,
+    claimed_form,
     with_type_of_mask,
     workloads,
 )
@@ -23,7 +23,7 @@ from attnspec.conformance.laws.helpers.gradients import (
 from attnspec.conformance.laws.helpers.mask_dtype import may_refuse_mask_dtype
 from attnspec.conformance.laws.helpers.sample import Limits, Sample
 from attnspec.conformance.laws.law import law
-from attnspec.spec import Case, CausalAlignment, Layout, Layouts, Values
+from attnspec.spec import Case, Layout, Layouts, Values
 
 DRAWS = 8
 """Draws of a workload, of which the first that is claimed is taken."""
@@ -102,9 +102,8 @@ def _cases_of(
     dtypes = dice.sample(subject.implementation.dtypes, len(subject.implementation.dtypes))
     quick = quick_types(dtypes, subject.device)
     claimed = subject.implementation.features
-    alignment = subject.implementation.profile.causal_alignment
-    aligned = alignment is CausalAlignment.LOWER_RIGHT
-    for turn, draw in enumerate(workloads(phase, claimed, dice, turns, aligned=aligned)):
+    draws = workloads(phase, claimed, dice, turns, aligned=subject.is_aligned)
+    for turn, draw in enumerate(draws):
         for _ in range(DRAWS):
             case = draw(dtypes[turn % len(dtypes)])
             if case is None:
@@ -114,8 +113,7 @@ def _cases_of(
             if quick and work_of(case) > least:
                 case = case.but(dtype=quick[turn % len(quick)])
             case = with_type_of_mask(case, turns)
-            forms = forms_of(case)
-            chosen = next((each for each in forms if subject.refuses(each) is None), None)
+            chosen = claimed_form(case, subject.refuses)
             if chosen is not None:
                 yield chosen
                 break
