@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from attnspec.conformance.attention.given_sizes import GivenSizes
 from attnspec.conformance.attention.subject import Subject
 from attnspec.conformance.report.record import CONFORMING, UNTRIED, Outcome, Record
 from attnspec.conformance.runner.claims import Claims
@@ -26,6 +27,7 @@ def check_attention(
     features: Iterable[Feature | str] | None = None,
     dtypes: Iterable[torch.dtype] | None = None,
     device: str = "cpu",
+    sizes: Sequence[str] = (),
     effort: Effort | str = Effort.STANDARD,
     laws: Sequence[str] = (),
     expected_failures: Mapping[str, str] | None = None,
@@ -37,6 +39,7 @@ def check_attention(
         features: the claims of a bare callable; by default read from its parameters.
         dtypes: its storage types; by default found by calling it.
         device: the device on which to draw the cases.
+        sizes: those at which it is called beside all others; see `GivenSizes.read`.
         effort: how many cases to try.
         laws: shell patterns of laws, clauses or families; none means all.
         expected_failures: names of laws that are known to fail, each with the reason.
@@ -46,9 +49,9 @@ def check_attention(
 
     Raises:
         TargetError: if it accepts no storage type.
-        ValueError: for a pattern or an expected failure that names no law.
+        ValueError: for a pattern or an expected failure that names no law, or sizes that are none.
     """
-    subject = subject_of(attention, features, dtypes, device)
+    subject = subject_of(attention, features, dtypes, device, sizes)
     all_tasks = tasks([LoadedSubject(kind=SubjectKind.ATTENTION, subject=subject)], laws)
     known = dict(expected_failures or {})
     refuse_unknown(known, all_tasks)
@@ -60,16 +63,18 @@ def subject_of(
     features: Iterable[Feature | str] | None,
     dtypes: Iterable[torch.dtype] | None,
     device: str,
+    sizes: Sequence[str] = (),
 ) -> Subject:
     """Make the subject of a callable, with its apparent claims, or of a declared implementation."""
+    given = tuple(map(GivenSizes.read, sizes))
     if isinstance(attention, Implementation):
-        return Subject(attention, device=device)
+        return Subject(attention, device=device, sizes=given)
     claims = Claims(
         features=None if features is None else frozenset(map(Feature, features)),
         dtypes=None if dtypes is None else tuple(dtypes),
     )
     declared = declare(getattr(attention, "__name__", "attention"), attention, claims, device)
-    return Subject(declared, device=device, is_bare=features is None)
+    return Subject(declared, device=device, is_bare=features is None, sizes=given)
 
 
 def refuse_unknown(known: Mapping[str, str], all_tasks: Iterable[Task]) -> None:
@@ -129,6 +134,7 @@ def parametrize_with_laws(
     features: Iterable[Feature | str] | None = None,
     dtypes: Iterable[torch.dtype] | None = None,
     device: str = "cpu",
+    sizes: Sequence[str] = (),
     effort: Effort | str = Effort.STANDARD,
     laws: Sequence[str] = (),
     expected_failures: Mapping[str, str] | None = None,
@@ -143,19 +149,20 @@ def parametrize_with_laws(
         features: the claims of bare callables; by default read from their parameters.
         dtypes: their storage types; by default found by calling them.
         device: the device on which to draw the cases.
+        sizes: those at which each is called beside all others; see `GivenSizes.read`.
         effort: how many cases to try.
         laws: shell patterns of laws, clauses or families; none means all.
         expected_failures: names of laws that are known to fail, each with the reason.
 
     Raises:
         TargetError: if one accepts no storage type.
-        ValueError: for a pattern or an expected failure that names no law.
+        ValueError: for a pattern or an expected failure that names no law, or sizes that are none.
     """
     known = dict(expected_failures or {})
     items = []
     names: Counter[str] = Counter()
     for attention in attentions:
-        subject = subject_of(attention, features, dtypes, device)
+        subject = subject_of(attention, features, dtypes, device, sizes)
         names[subject.name] += 1
         if (count := names[subject.name]) > 1:
             name = f"{subject.name}_{count}"

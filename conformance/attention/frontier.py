@@ -133,7 +133,7 @@ def _sizes(
     for name in grown:
         sizes[name] = largest(partial(fits, name), LARGEST[name])
     for name in lengths:
-        sizes[name] = _beside_a_tile(sizes[name], name, turns)
+        sizes[name] = beside_a_tile(sizes[name], name, turns)
     return sizes
 
 
@@ -142,7 +142,7 @@ def log_uniform(first: int, last: int, dice: random.Random) -> int:
     return round(math.exp(dice.uniform(math.log(first), math.log(last))))
 
 
-def _beside_a_tile(length: int, name: str, turns: Turns) -> int:
+def beside_a_tile(length: int, name: str, turns: Turns) -> int:
     """Return a length that is at most a given one, beside a multiple of a tile by turns."""
     beside, tile = turns.choose(BESIDE, name), turns.choose(TILES, name)
     if beside is None or length < 2 * tile:

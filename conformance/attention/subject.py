@@ -12,6 +12,7 @@ from jaxtyping import Float
 from attnspec.conformance.attention.call import Call
 from attnspec.conformance.attention.describe import cases_of, with_contiguous_operands
 from attnspec.conformance.attention.few_shapes import with_few_shapes
+from attnspec.conformance.attention.given_sizes import GivenSizes
 from attnspec.conformance.attention.import_code import import_code_of
 from attnspec.conformance.attention.inputs import draw, size
 from attnspec.conformance.attention.layers import make_on_leaves
@@ -65,6 +66,7 @@ class Subject:
         import_code: a line of code that defines the name `attention` in a snippet; by default one
             that loads a registered implementation, or imports the function.
         is_bare: true if its claims were read from its parameters, not declared.
+        sizes: those that a user gives, at which it is called beside all others.
         last_call: the most recent call, to which the message of a failing law refers.
         last_state: the settings of torch around that call.
         last_diagnosis: the mutants (planted bugs) that the last diagnosis named.
@@ -79,6 +81,7 @@ class Subject:
     device: str = "cpu"
     import_code: str = ""
     is_bare: bool = False
+    sizes: tuple[GivenSizes, ...] = ()
     last_call: Call | None = field(default=None, init=False)
     last_grad: tuple[torch.Tensor, tuple[str, ...]] | None = field(default=None, init=False)
     last_state: TorchState = field(default=TorchState(), init=False)

@@ -95,6 +95,13 @@ def check(
             "encoder_decoder, packed or paged."
         ),
     ] = None,
+    sizes: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Sizes at which your model calls it, such as "
+            "batch=8,heads=32,kv_heads=8,queries=1,keys=1-4096,d_head=128; may be repeated."
+        ),
+    ] = None,
     packed: Packed = False,
     paged: Paged = False,
     device: Annotated[str, typer.Option(help="Where to run: cpu, cuda, cuda:1.")] = "cpu",

@@ -104,8 +104,27 @@ def record_sizes(tally: Tally, queries: int, keys: int, items: int, *, backward:
         sizes = {"queries and keys": min(queries, keys)}
     sizes["scores of all heads"] = items * queries * keys
     for kind, size in sizes.items():
-        name = f"{LARGEST}{kind}{' with gradients' if backward else ''}"
+        name = f"{LARGEST}{kind}{WITH_GRADIENTS if backward else ''}"
         tally.figures[name] = max(size, tally.figures.get(name, size))
+
+
+GIVEN = "calls at given sizes: "
+"""The beginning of the names of figures that count the calls at sizes which a user gives."""
+
+WITH_GRADIENTS = " with gradients"
+
+
+def record_given(tally: Tally, sizes: str, count: int, *, backward: bool) -> None:
+    """Record a number of calls at given sizes, which may be 0: a report tells that none is claimed.
+
+    Args:
+        tally: the counts of the law.
+        sizes: as the user typed them.
+        count: how many more.
+        backward: whether they have a backward pass.
+    """
+    name = f"{GIVEN}{sizes}{WITH_GRADIENTS if backward else ''}"
+    tally.figures[name] = tally.figures.get(name, 0) + count
 
 
 def record_fraction(fraction: float) -> None:

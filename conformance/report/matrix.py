@@ -8,7 +8,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from attnspec.conformance.comparison.tally import LARGEST, REFUSED_COMBINATION
+from attnspec.conformance.comparison.tally import (
+    GIVEN,
+    LARGEST,
+    REFUSED_COMBINATION,
+    WITH_GRADIENTS,
+)
 from attnspec.conformance.report.escape import escape_controls
 from attnspec.conformance.report.record import CONFORMING, DEVIATING, HIDDEN, Outcome, Record
 from attnspec.spec import RoundingLevel, all_clauses
@@ -137,7 +142,7 @@ def figures(records: Sequence[Record]) -> list[str]:
     return [
         f"{name}: " + ", ".join(f"{subject} {value:.2g}" for subject, value in row.items())
         for name, row in _largest_figures(records).items()
-        if not name.startswith(LARGEST)
+        if not name.startswith((GIVEN, LARGEST))
     ]
 
 
@@ -165,6 +170,24 @@ def _largest_calls(records: Sequence[Record]) -> list[str]:
     ]
 
 
+def _calls_at_given_sizes(records: Sequence[Record]) -> list[str]:
+    """Return a line for each subject and the sizes that a user gave: how many calls had them."""
+    calls: dict[tuple[str, str], Counter[str]] = {}
+    for record in records:
+        # a law that fails ends before it has made all of them
+        is_whole = record.outcome in CONFORMING
+        for name, value in record.figures.items():
+            if is_whole and name.startswith(GIVEN):
+                sizes, with_gradients, _ = name.removeprefix(GIVEN).partition(WITH_GRADIENTS)
+                kind = with_gradients.strip() or "without gradients"
+                calls.setdefault((record.subject, sizes), Counter())[kind] += round(value)
+    return [
+        f"your sizes: {subject}: {sizes}: "
+        + ", ".join(f"{count or 'no'} calls {kind}" for kind, count in sorted(counts.items()))
+        for (subject, sizes), counts in calls.items()
+    ]
+
+
 MILLION = 10**6
 
 
@@ -181,6 +204,7 @@ def run_notes(records: Sequence[Record]) -> list[str]:
         if record.outcome is Outcome.QUALITY_WARNING
     ]
     lines += _undeclared(records)
+    lines += _calls_at_given_sizes(records)
     lines += _largest_calls(records)
     lines += _pairs_of_regimes(records)
     lines += _refused(records)

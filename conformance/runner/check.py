@@ -72,6 +72,9 @@ class _LawRun:
         if isinstance(case, Case):
             items = case.batch * case.heads
             tally.record_sizes(self.count, case.queries, case.keys, items, backward=case.backward)
+            for sizes in self.subject.sizes:
+                if sizes.holds(case):
+                    tally.record_given(self.count, str(sizes), 1, backward=case.backward)
         self.dtypes[str(getattr(case, "dtype", "")).removeprefix("torch.")] = None
 
     def record(self, outcome: Outcome, started: float, **more: Any) -> Record:
@@ -171,7 +174,8 @@ def check(
                 break
             run.attempt(case)
         known = set(pinned)
-        chosen = law.design(subject) if law.design else ()
+        with tally.counting(run.count):
+            chosen = law.design(subject) if law.design else ()
         is_fresh = effort is not None and (law.fresh or not BUDGETS[effort].derandomised)
         seed = secrets.randbelow(2**32) if seed is None else seed
         run.seed = seed if is_fresh else None

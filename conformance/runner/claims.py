@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from attnspec.conformance.attention.given_sizes import GivenSizes
 from attnspec.conformance.operators.subjects import declaration_of
 from attnspec.spec import (
     Case,
@@ -48,6 +49,7 @@ class Claims:
         extras: tools of torch that it works with.
         masks: the only kind of masks that it takes.
         operator: the operator that it is; `None` for an attention or a GPT-2.
+        sizes: those at which an attention is called beside all others.
     """
 
     features: frozenset[str] | None = None
@@ -56,6 +58,7 @@ class Claims:
     extras: frozenset[Extra] | None = None
     masks: MaskKind | None = None
     operator: str | None = None
+    sizes: tuple[GivenSizes, ...] = ()
 
     @classmethod
     def read(
@@ -65,6 +68,7 @@ class Claims:
         profile: Iterable[str] = (),
         extras: str | None = None,
         operator: str | None = None,
+        sizes: Iterable[str] = (),
     ) -> "Claims":
         """Read claims as a user types them.
 
@@ -74,10 +78,13 @@ class Claims:
             profile: `key=value` each, such as `empty_row=nan` or `rounding=eager`.
             extras: names separated by commas, such as `compile,vmap`.
             operator: its name, such as `router`, whose features and profile are then meant.
+            sizes: of one kind of calls each; see `GivenSizes.read`.
 
         Raises:
             ValueError: for a word that is not one of the choices, naming it and them.
         """
+        if operator is not None and tuple(sizes):
+            raise ValueError(f"{operator}: sizes are those of attention: omit them")
         named = set(_words(features or ""))
         known = _FEATURES if operator is None else sorted(declaration_of(operator).FEATURES)
         kinds = [kind for word, kind in MASK_KINDS.items() if word in named]
@@ -86,6 +93,7 @@ class Claims:
             if features is None
             else frozenset(_choice("feature", each, known) for each in _words(features)),
             operator=operator,
+            sizes=tuple(map(GivenSizes.read, sizes)),
             masks=kinds[0] if len(kinds) == 1 and Feature.MASK not in named else None,
             dtypes=None
             if dtypes is None
@@ -130,6 +138,8 @@ class Claims:
             raise ValueError(f"{model.name}: a GPT-2 has no profile: omit the profile")
         if self.extras is not None:
             raise ValueError(f"{model.name}: a GPT-2 has no extras: omit them")
+        if self.sizes:
+            raise ValueError(f"{model.name}: sizes are those of attention: omit them")
         if self.features is not None:
             changes["features"] = _members(ModelFeature, self.features)
         if self.dtypes is not None:
@@ -148,6 +158,8 @@ class Claims:
             raise ValueError(f"declared as {operator}, not {self.operator}")
         if self.extras is not None:
             raise ValueError("an operator has no extras: omit them")
+        if self.sizes:
+            raise ValueError(f"{operator}: sizes are those of attention: omit them")
         changes: dict[str, Any] = {}
         if self.features is not None:
             known = sorted(implementation.FEATURES)

@@ -19,6 +19,7 @@ from attnspec.conformance.runner.first_call import (
 from attnspec.conformance.runner.targets import LoadedSubject, demand_device, every_name, resolve
 from attnspec.conformance.runner.task import PlannedSubject, TypedClaims, tasks
 from attnspec.conformance.runner.waiting import telling
+from attnspec.conformance.subjects.kinds import SubjectKind
 
 LookUp = Callable[[dict[str, Any], SendNote], str]
 
@@ -59,7 +60,8 @@ def plan(
     Raises:
         TargetError: for a target that does not exist, and if none can be judged.
         BrokenCall: if the first call of every target fails, which is a verdict.
-        ValueError: for a claim that is not one of the choices, or for patterns, as `tasks` does.
+        ValueError: for a claim that is not one of the choices, for sizes without an attention to
+            call at them, or for patterns, as `tasks` does.
     """
     select_laws(patterns)  # before anything is imported for it
     claims.read()
@@ -104,6 +106,9 @@ def plan(
         raise BrokenCall("\n".join(failures))
     if planned and all(each.broken for each in planned):
         raise TargetError("\n".join(each.broken for each in planned))
+    if targets and claims.sizes and all(each.kind is not SubjectKind.ATTENTION for each in planned):
+        names = ", ".join(dict.fromkeys(each.target for each in planned))
+        raise ValueError(f"sizes are those of attention, which none is of {names}: omit them")
     tasks(planned, patterns)
     return planned
 

@@ -29,6 +29,10 @@ OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "extras": ("--attnspec-extras", {"help": "tools of torch that a bare callable claims"}),
     "operator": ("--attnspec-operator", {"help": "the operator that a bare callable is"}),
+    "sizes": (
+        "--attnspec-sizes",
+        {"help": "sizes at which it is called too (may be repeated)", "metavar": "NAME=N,..."},
+    ),
     "device": ("--attnspec-device", {"help": "the device on which cases are drawn"}),
     "allow_foreign_code": (
         "--attnspec-allow-foreign-code",
@@ -86,6 +90,7 @@ class Settings:
         profile: claimed answers of the profile, `key=value` each.
         extras: claimed tools of torch.
         operator: the operator that a bare callable is; `None` for attention or a GPT-2.
+        sizes: those at which an attention is called too, as `GivenSizes.read` takes them.
         device: the device on which cases are drawn.
         allow_foreign_code: whether kernels of the Hugging Face hub may be fetched and run.
         effort: how many cases to try.
@@ -109,6 +114,7 @@ class Settings:
     profile: tuple[str, ...] = ()
     extras: str | None = None
     operator: str | None = None
+    sizes: tuple[str, ...] = ()
     device: str = "cpu"
     allow_foreign_code: bool = False
     effort: Effort = Effort.STANDARD

@@ -137,6 +137,7 @@ def resolve(
             subject.is_bare = claims.features is None
         else:
             raise TargetError(f"{target}: neither a callable nor an Implementation, but {value!r}")
+        subject.sizes = claims.sizes
     except ValueError as error:
         raise TargetError(f"{target}: {error}") from None
     is_function = not isinstance(value, Implementation)
@@ -207,7 +208,10 @@ def _overridden(target: str, subjects: list[LoadedSubject], claims: Claims) -> l
         try:
             if isinstance(subject, Subject):
                 declared = claims.override(subject.implementation)
-                loaded = replace(loaded, subject=replace(subject, implementation=declared))
+                loaded = replace(
+                    loaded,
+                    subject=replace(subject, implementation=declared, sizes=claims.sizes),
+                )
             elif isinstance(subject, OperatorSubject) and is_single:
                 operator = claims.override_operator(subject.implementation)
                 loaded = replace(loaded, subject=replace(subject, implementation=operator))

@@ -29,6 +29,7 @@ class TypedClaims:
     extras: str | None = None
     masks: str | None = None
     operator: str | None = None
+    sizes: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, settings: Settings) -> "TypedClaims":
@@ -42,7 +43,9 @@ class TypedClaims:
         Raises:
             ValueError: for a word that is not one of the choices, naming it.
         """
-        claims = Claims.read(self.features, self.dtypes, self.profile, self.extras, self.operator)
+        claims = Claims.read(
+            self.features, self.dtypes, self.profile, self.extras, self.operator, self.sizes
+        )
         if self.masks is None:
             return claims
         return dataclasses.replace(claims, masks=MaskKind(self.masks))
@@ -114,7 +117,8 @@ class PlannedSubject:
     @classmethod
     def from_data(cls, data: dict[str, Any]) -> "PlannedSubject":
         """Read the values that `to_data` returned."""
-        claims = data["claims"] | {"profile": tuple(data["claims"]["profile"])}
+        words = {name: tuple(data["claims"][name]) for name in ("profile", "sizes")}
+        claims = data["claims"] | words
         changed = {
             "claims": TypedClaims(**claims),
             "deviations": tuple(data["deviations"]),

@@ -6,9 +6,11 @@ from functools import partial
 from itertools import islice
 
 from attnspec.conformance.attention.frontier import frontier_calls
+from attnspec.conformance.attention.given_sizes import calls_at
 from attnspec.conformance.attention.launches import KINDS, WORK, Kind, launches
 from attnspec.conformance.attention.subject import Subject
 from attnspec.conformance.attention.workloads import Turns, claimed_form, forms_of
+from attnspec.conformance.comparison import tally
 from attnspec.conformance.laws.helpers.cases import BF16, F16, F32
 from attnspec.conformance.laws.helpers.large_calls import (
     KINDS_OF_GRADIENT,
@@ -67,6 +69,28 @@ def cases_of_launches(
     return tuple(case for sequence in sequences for case in sequence)
 
 
+def cases_of_given_sizes(subject: Subject, *, backward: bool) -> tuple[Case, ...]:
+    """Return calls at the sizes that a user gives, if any."""
+    implementation = subject.implementation
+    count = tally.current()
+    if count is not None:
+        for sizes in subject.sizes:
+            tally.record_given(count, str(sizes), 0, backward=backward)
+    return tuple(
+        case
+        for sizes in subject.sizes
+        for case in calls_at(
+            sizes,
+            implementation.features,
+            implementation.dtypes,
+            subject.refuses,
+            backward=backward,
+            device=subject.device,
+            is_aligned=subject.is_aligned,
+        )
+    )
+
+
 def _frontier(subject: Subject, seed: int, backward: bool, is_thorough: bool) -> Iterator[Case]:
     """Yield calls of drawn sizes that are claimed, or that are so in another form."""
     implementation = subject.implementation
@@ -116,6 +140,7 @@ def _sequences(subject: Subject, kind: Kind, seed: int, is_thorough: bool) -> It
         NEEDLES.but(heads=2, kv_heads=1, mode=CallMode.OTHER_THREAD),
         NEEDLES.but(heads=2, kv_heads=1, values=Values.UNEVEN),
     ),
+    design=partial(cases_of_given_sizes, backward=False),
     wide=partial(cases_of_launches, backward=False),
     large=partial(cases_of_launches, backward=False, is_thorough=True),
     fresh=True,
@@ -141,6 +166,7 @@ def law_the_largest_calls_equal_the_definition(subject: Subject, case: Case) -> 
             heads=1, kv_heads=1, queries=2060, keys=2060, d_head=16, d_value=16, dtype=F16
         ),
     ),
+    design=partial(cases_of_given_sizes, backward=True),
     wide=partial(cases_of_launches, backward=True),
     large=partial(cases_of_launches, backward=True, is_thorough=True),
     fresh=True,

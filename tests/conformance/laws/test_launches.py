@@ -8,6 +8,7 @@ import torch
 from basic_claims import BASIC, DTYPES, subject_of
 
 from attnspec import implementations
+from attnspec.conformance.attention.given_sizes import GivenSizes
 from attnspec.conformance.attention.inputs import draw
 from attnspec.conformance.attention.launches import (
     COMMON_WIDTHS,
@@ -25,9 +26,13 @@ from attnspec.conformance.attention.launches import (
 from attnspec.conformance.attention.subject import Subject
 from attnspec.conformance.attention.values import needles
 from attnspec.conformance.attention.workloads import ALTERNATIVES, Turns
+from attnspec.conformance.comparison.tally import GIVEN
 from attnspec.conformance.comparison.violation import Violation
+from attnspec.conformance.laws import load
 from attnspec.conformance.laws.numerics import launches as law
 from attnspec.conformance.mutants.bases.dense import Dense
+from attnspec.conformance.report.record import Outcome
+from attnspec.conformance.runner.check import check
 from attnspec.spec import Case, Feature, Layout, Values
 
 
@@ -300,3 +305,28 @@ def test_an_attention_that_stores_its_scores_is_right_in_long_calls():
     subject = Subject(implementations.load("eager"))
     law.law_the_largest_calls_equal_the_definition(subject, law.NEEDLES)
     law.law_gradients_of_the_largest_calls_equal_the_definition(subject, law.TRAINING)
+
+
+@pytest.mark.parametrize("backward", [False, True])
+def test_a_kernel_that_is_wrong_at_the_sizes_of_a_user_alone_is_rejected_there(backward):
+    right = Dense()
+
+    def attention(query, key, value, **options):
+        out = right(query, key, value, **options)
+        is_wrong = query.shape[1] == 6 and key.shape[1:3] == (3, 333)
+        return out * 1.5 if is_wrong and query.requires_grad is backward else out
+
+    name = "gradients-of-the-largest-calls" if backward else "the-largest-calls"
+    the_law = load()[f"{name}-equal-the-definition"]
+    subject = subject_of(attention)
+    assert check(the_law, subject, None).outcome is Outcome.PASSED
+    given = "batch=2,heads=6,kv_heads=3,queries=5,keys=300-333,d_head=16"
+    subject.sizes = (GivenSizes.read(given),)
+    record = check(the_law, subject, None)
+    assert record.outcome is Outcome.FAILED
+    assert "keys=333" in record.case
+    subject.implementation = subject_of().implementation
+    record = check(the_law, subject, None)
+    counts = [count for name, count in record.figures.items() if name.startswith(GIVEN)]
+    assert record.outcome is Outcome.PASSED
+    assert counts == [len(law.cases_of_given_sizes(subject, backward=backward))]

@@ -27,6 +27,8 @@ from attnspec.spec import (
     RoundingLevel,
 )
 
+SIZES = "heads=6,kv_heads=2,keys=40-200,d_head=16"
+
 
 def test_the_reference_stands_for_every_kind_of_subject():
     assert {each.kind for each in resolve("reference")} == set(SubjectKind)
@@ -96,11 +98,24 @@ def test_masks_of_one_kind_can_be_claimed():
         ({"profile": ["mood=good"]}, "no question of a profile 'mood'"),
         ({"profile": ["empty_row=good"]}, "no empty_row 'good'; there are zero, mean, nan"),
         ({"profile": ["deterministic=maybe"]}, "there are yes, no"),
+        ({"sizes": ["heads=3"]}, "the sizes 'heads=3' lack d_head, queries or keys"),
+        ({"operator": "packed", "sizes": [SIZES]}, "packed: sizes are those of attention"),
     ],
 )
 def test_a_claim_that_is_none_is_named(said, told):
     with pytest.raises(ValueError, match=re.escape(told)):
         Claims.read(**said)
+
+
+def test_sizes_are_those_of_attention():
+    claims = Claims.read(sizes=[SIZES])
+    for target in ("sdpa", "torch.nn.functional:scaled_dot_product_attention"):
+        (judged,) = resolve(target, claims=claims)
+        assert list(map(str, judged.subject.sizes)) == [f"batch=1,{SIZES},d_value=16"]
+    with pytest.raises(TargetError, match="layer_norm: sizes are those of attention"):
+        resolve("torch_layer_norm", claims=claims)
+    with pytest.raises(ValueError, match="which none is of huggingface_gpt2"):
+        plan(["huggingface_gpt2"], TypedClaims(sizes=(SIZES,)), "cpu", limit=60, memory=None)
 
 
 def test_a_function_without_a_scale_is_asked_for_none():

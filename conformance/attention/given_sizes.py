@@ -1,0 +1,200 @@
+"""Calls at sizes that a user gives: those at which their model calls its attention."""
+
+import random
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import torch
+
+from attnspec.conformance.attention.frontier import beside_a_tile, log_uniform
+from attnspec.conformance.attention.launches import WORK, varied, work_of
+from attnspec.conformance.attention.workloads import (
+    ALTERNATIVES,
+    Turns,
+    claimed_form,
+    options_of,
+    with_type_of_mask,
+)
+from attnspec.spec import Case, Feature
+
+MOST_CALLS, MOST_WORK = 8, 40
+"""Calls at given sizes in each storage type, with the causal flag and again without it, at most;
+and their work, in that of launches, beyond which there are two."""
+
+Interval = tuple[int, int]
+"""The least and the largest value of a size."""
+
+INTERVALS = ("batch", "queries", "keys")
+"""Sizes that may be given as an interval."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GivenSizes:
+    """The sizes of calls of one kind, such as the decoding of some model.
+
+    Attributes:
+        batch: batch elements, the least and the largest number.
+        heads: query heads.
+        kv_heads: key/value heads.
+        queries: queries, the least and the largest number; None for as many as keys.
+        keys: likewise; None for as many as queries.
+        d_head: channels of a query and a key.
+        d_value: channels of a value.
+    """
+
+    batch: Interval
+    heads: int
+    kv_heads: int
+    queries: Interval | None
+    keys: Interval | None
+    d_head: int
+    d_value: int
+
+    @classmethod
+    def read(cls, text: str) -> "GivenSizes":
+        """Read sizes as a user types them, such as `heads=32,kv_heads=8,d_head=128,keys=1-4096`.
+
+        One text, as many key/value heads as query heads, as many queries as keys, and values as
+        wide as keys are meant where nothing else is given.
+
+        Raises:
+            ValueError: for a size that is missing, or is none, naming it.
+        """
+        given: dict[str, Interval] = {}
+        for word in filter(None, (each.strip() for each in text.split(","))):
+            name, equals, value = (part.strip() for part in word.partition("="))
+            if not equals:
+                raise ValueError(f"sizes are given as name=number, got {word!r}")
+            known = [each.name for each in fields(cls)]
+            if name not in known:
+                raise ValueError(f"no size {name!r}; there are {', '.join(known)}")
+            if name in given:
+                raise ValueError(f"the size {name} is given twice")
+            given[name] = _interval(name, value)
+        lacking = [name for name in ("heads", "d_head") if name not in given]
+        if not given.keys() & {"queries", "keys"}:
+            lacking.append("queries or keys")
+        if lacking:
+            raise ValueError(f"the sizes {text!r} lack {', '.join(lacking)}")
+        heads, d_head = given["heads"][0], given["d_head"][0]
+        kv_heads = given.get("kv_heads", (heads, heads))[0]
+        if heads % kv_heads:
+            raise ValueError(f"{heads} heads are no multiple of {kv_heads} kv_heads")
+        return cls(
+            batch=given.get("batch", (1, 1)),
+            heads=heads,
+            kv_heads=kv_heads,
+            queries=given.get("queries"),
+            keys=given.get("keys"),
+            d_head=d_head,
+            d_value=given.get("d_value", (d_head, d_head))[0],
+        )
+
+    def __str__(self) -> str:
+        """Return the sizes as a user types them."""
+        words = []
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if value is not None:
+                first, last = value if isinstance(value, tuple) else (value, value)
+                words.append(f"{each.name}={first}" + (f"-{last}" if last > first else ""))
+        return ",".join(words)
+
+    def holds(self, case: Case) -> bool:
+        """Return whether a case has these sizes."""
+        if None in (self.queries, self.keys) and case.queries != case.keys:
+            return False
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if value is not None:
+                first, last = value if isinstance(value, tuple) else (value, value)
+                if not first <= getattr(case, each.name) <= last:
+                    return False
+        return True
+
+
+def _interval(name: str, text: str) -> Interval:
+    """Read a size: a number, or the least and the largest one as `1-4096`."""
+    first, dash, last = (part.strip() for part in text.partition("-"))
+    if not first.isdecimal() or (dash and not last.isdecimal()):
+        raise ValueError(f"{name}={text}: not a number, or two as in 1-4096")
+    least, largest = int(first), int(last or first)
+    if not 1 <= least <= largest:
+        raise ValueError(f"{name}={text}: sizes are at least 1, and the first one is the smaller")
+    if least < largest and name not in INTERVALS:
+        raise ValueError(f"{name}={text}: only {', '.join(INTERVALS)} may be given as two numbers")
+    return least, largest
+
+
+def calls_at(
+    sizes: GivenSizes,
+    claimed: Collection[Feature],
+    dtypes: Sequence[torch.dtype],
+    refuses: Callable[[Case], str | None],
+    *,
+    backward: bool,
+    device: str = "cpu",
+    is_aligned: bool = False,
+) -> Iterator[Case]:
+    """Yield calls at given sizes, with and without the causal flag, in each storage type.
+
+    The first of each has the largest sizes and nothing else that is special, the second one the
+    smallest sizes; others have sizes between them. Options, modes, layouts and contents follow by
+    turns. A call that is refused in every form is yielded as it is, and its reason is reported.
+
+    Args:
+        sizes: the sizes.
+        claimed: the claimed features.
+        dtypes: the claimed storage types.
+        refuses: returns why a case is not claimed, or None.
+        backward: whether calls have a backward pass.
+        device: the device of the calls.
+        is_aligned: whether the causal flag lets the last query read the last key; if it does not,
+            it is not set where there are fewer queries than keys, which would read few keys.
+    """
+    dice = random.Random(f"{sizes}/{backward}")
+    turns = Turns(dice)
+    options = [each for each in ALTERNATIVES if set(each) <= set(claimed)]
+    for dtype in dtypes:
+        for is_causal in (True, False) if Feature.CAUSAL in claimed else (False,):
+            plain = Case(
+                heads=sizes.heads,
+                kv_heads=sizes.kv_heads,
+                d_head=sizes.d_head,
+                d_value=sizes.d_value,
+                dtype=dtype,
+                device=device,
+                backward=backward,
+            )
+            work = 0.0
+            for number in range(MOST_CALLS):
+                case = plain.but(**_drawn(sizes, number, dice, turns), seed=dice.randrange(2**16))
+                is_cached = case.queries < case.keys
+                if is_causal and is_cached and not is_aligned:
+                    break
+                case = case.but(is_causal=is_causal)
+                work += work_of(case) / WORK
+                if number >= 2 and work > MOST_WORK:
+                    break
+                if number:
+                    chosen = turns.choose(options) if number % 2 else ()
+                    case = case.but(**options_of(chosen, dice))
+                    case = varied(case, turns, "given sizes", is_cached=is_cached)
+                    case = with_type_of_mask(case, turns)
+                yield claimed_form(case, refuses) or case
+
+
+def _drawn(sizes: GivenSizes, number: int, dice: random.Random, turns: Turns) -> dict[str, Any]:
+    """Return batch, queries and keys: the largest, then the smallest, then others."""
+
+    def draw(name: str) -> int:
+        first, last = getattr(sizes, name)
+        if number < 2:
+            return int((last, first)[number])
+        size = log_uniform(first, last, dice)
+        return size if name == "batch" else max(first, beside_a_tile(size, name, turns))
+
+    drawn = {name: draw(name) for name in INTERVALS if getattr(sizes, name) is not None}
+    length = drawn.get("queries") or drawn["keys"]
+    return {"queries": length, "keys": length} | drawn
