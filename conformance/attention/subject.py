@@ -201,13 +201,15 @@ class Subject:
         self.last_call, self.last_grad = call, None
         self.last_state = TorchState.current(call.query.device.type)
         started = time.perf_counter()
-        try:
-            return run_in(
-                call.mode,
-                lambda: self.implementation.attention(
+
+        def attend() -> Any:
+            with tally.watching_lines():
+                return self.implementation.attention(
                     call.query, call.key, call.value, **call.keywords() | options
-                ),
-            )
+                )
+
+        try:
+            return run_in(call.mode, attend)
         except Exception as error:
             raise Raised(f"{type(error).__name__}: {error}") from error
         finally:
@@ -313,17 +315,19 @@ class Subject:
         if not recorded.out.requires_grad:
             return {name: torch.zeros_like(leaf) for name, leaf in recorded.leaves.items()}
         started = time.perf_counter()
-        try:
-            gradients = run_in(
-                recorded.call.mode,
-                lambda: torch.autograd.grad(
+
+        def back_propagate() -> tuple[torch.Tensor | None, ...]:
+            with tally.watching_lines():
+                return torch.autograd.grad(
                     recorded.out,
                     list(recorded.leaves.values()),
                     grad_out,
                     retain_graph=keep,
                     allow_unused=True,
-                ),
-            )
+                )
+
+        try:
+            gradients = run_in(recorded.call.mode, back_propagate)
         except Exception as error:
             raise Raised(f"{type(error).__name__}: {error}") from error
         finally:

@@ -4,9 +4,11 @@ import contextvars
 import math
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
+
+from attnspec.conformance.comparison.lines import Lines
 
 REFUSED_COMBINATION = "it refuses together "
 """The first words of the reason why a combination of arguments is not claimed."""
@@ -28,6 +30,7 @@ class Tally:
         claimed_pairs: the pairs of regimes that it is to cover.
         untried_pairs: pairs of regimes that it leaves out, by the reason.
         deviating_pairs: those of calls that a known deviation affects, which are not judged.
+        lines: the lines of the subject's own code that its calls run; None if it has no such code.
     """
 
     examples: int = 0
@@ -41,6 +44,7 @@ class Tally:
     claimed_pairs: set[frozenset[Any]] = field(default_factory=set)
     untried_pairs: dict[str, list[frozenset[Any]]] = field(default_factory=dict)
     deviating_pairs: set[frozenset[Any]] = field(default_factory=set)
+    lines: Lines | None = None
 
     def add_reason(self, reason: str, *, missing: bool = False) -> None:
         """Add the reason why a case was not tried.
@@ -75,6 +79,12 @@ def counting(tally: Tally) -> Iterator[Tally]:
 def current() -> Tally | None:
     """Return the tally of the current run, or None outside a run."""
     return _CURRENT.get()
+
+
+def watching_lines() -> AbstractContextManager[None]:
+    """Return a context in which the lines of the subject's own code are noted, if any are."""
+    tally = current()
+    return nullcontext() if tally is None or tally.lines is None else tally.lines.watched()
 
 
 def spent(part: str, started: float) -> None:

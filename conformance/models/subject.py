@@ -93,7 +93,8 @@ def call(model: Any, input_ids: Int[torch.Tensor, "batch length"], **options: An
 def _timed(part: str, function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
     started = time.perf_counter()
     try:
-        return function(*arguments, **options)
+        with tally.watching_lines():
+            return function(*arguments, **options)
     except Exception as error:
         raise Raised(f"{type(error).__name__}: {error}") from error
     finally:

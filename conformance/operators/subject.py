@@ -112,7 +112,8 @@ class OperatorSubject:
         self.last_call = replace(call, tensors=tensors)
         started = time.perf_counter()
         try:
-            return make()
+            with tally.watching_lines():
+                return make()
         except Exception as error:
             raise Raised(f"{type(error).__name__}: {error}") from error
         finally:

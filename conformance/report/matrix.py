@@ -16,6 +16,7 @@ from attnspec.conformance.comparison.tally import (
 )
 from attnspec.conformance.report.escape import escape_controls
 from attnspec.conformance.report.record import CONFORMING, DEVIATING, HIDDEN, Outcome, Record
+from attnspec.conformance.report.source import lines_of_no_call
 from attnspec.spec import RoundingLevel, all_clauses
 
 SYMBOLS = {
@@ -207,6 +208,7 @@ def run_notes(records: Sequence[Record]) -> list[str]:
     lines += _calls_at_given_sizes(records)
     lines += _largest_calls(records)
     lines += _pairs_of_regimes(records)
+    lines += lines_of_no_call(records)
     lines += _refused(records)
     lines += _without_float64(records)
     lines += _other_profiles(records)

@@ -109,6 +109,8 @@ class Record:
         coverage: of the laws about regimes, i.e. classes of calls: whether their calls have a
             `backward` pass, how many pairs of regimes are `claimed` and `called`, the claimed ones
             that are `missing`, and those `not tried`, by the reason; `None` for other laws.
+        lines: by the path of a file with the subject's own code, the `statements` of functions that
+            were called and those that `ran`, as ranges of lines; `None` if nothing is known.
         picture: the errors around the worst element, and the keys that its queries may read, as
             grids of numbers (see `attnspec.conformance.diagnosis.failure.error_map`).
     """
@@ -142,6 +144,7 @@ class Record:
     torch_bug: str = ""
     mismatch: dict[str, str] | None = None
     coverage: dict[str, Any] | None = None
+    lines: dict[str, dict[str, str]] | None = None
     picture: dict[str, Any] | None = None
 
     def to_json(self) -> str:
@@ -190,7 +193,7 @@ _TUPLES = (
 _WORDS = ("subject", "law", "reason", "message", "case", "snippet", "device", "link", "stage")
 _KINDS: dict[tuple[str, ...], Any] = {
     (*_WORDS, "cause", "undeclared", "holds_under", "torch_bug"): str,
-    ("mismatch", "coverage", "picture"): dict | None,
+    ("mismatch", "coverage", "lines", "picture"): dict | None,
     ("examples",): int,
     ("seed",): int | None,
 }

@@ -9,6 +9,7 @@ from rich.console import Console
 from attnspec.conformance.report.causes import Cause, causes_of
 from attnspec.conformance.report.escape import escape_controls
 from attnspec.conformance.report.record import UNTRIED, Outcome, Record, lines_of_mismatch
+from attnspec.conformance.report.source import places_of_no_call
 from attnspec.conformance.report.text import known_clause
 from attnspec.conformance.report.view import broken, headline, subjects_of
 
@@ -100,7 +101,9 @@ def verdict_of(records: Sequence[Record], causes: Sequence[Cause]) -> str:
     if not failures:
         known = sum(record.outcome is Outcome.EXPECTED_FAILURE for record in tried)
         but = f", but for {known} known deviations" if known else ""
-        return f"{subject}: conforming in all of {len(tried)} laws{but}{rest}"
+        places = len(places_of_no_call(records))
+        unseen = f"; no call reached {_count(places, 'place')} in its code" if places else ""
+        return f"{subject}: conforming in all of {len(tried)} laws{but}{rest}{unseen}"
     named = [cause for cause in causes if cause.explanation]
     found = f", {_count(len(named), 'cause')} found" if named else ""
     types = _dtypes_of(failures)

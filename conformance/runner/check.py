@@ -11,6 +11,7 @@ from hypothesis.errors import Flaky
 
 from attnspec.conformance.attention.subject import Subject
 from attnspec.conformance.comparison import tally
+from attnspec.conformance.comparison.lines import Lines
 from attnspec.conformance.comparison.violation import (
     NotAvailable,
     NotClaimed,
@@ -58,6 +59,11 @@ class _LawRun:
     seed: int | None = None
     on_case: Callable[[Any], None] | None = None
 
+    def __post_init__(self) -> None:
+        # a device runs backward passes in threads that no tracer sees
+        if getattr(self.subject, "device", "cpu") == "cpu":
+            self.count.lines = Lines.of(_function_of(self.subject))
+
     def attempt(self, case: Any) -> None:
         """Try one case; a case that the subject does not claim is counted as refused."""
         trial = try_case(self.law, self.subject, case, self.count, self.on_case)
@@ -93,6 +99,7 @@ class _LawRun:
             seconds=self.count.seconds | {"total": time.perf_counter() - started},
             figures=dict(self.count.figures),
             coverage=_coverage(self.count),
+            lines=None if self.count.lines is None else self.count.lines.found(),
             seed=self.seed,
             **more,
         )
@@ -120,6 +127,13 @@ def _coverage(count: tally.Tally) -> dict[str, Any] | None:
 
 def _in_words(pair: Iterable[Any]) -> str:
     return " with ".join(sorted(map(str, pair)))
+
+
+def _function_of(subject: Any) -> Any:
+    """Return the function of a subject of any kind, or `None`."""
+    declared = getattr(subject, "implementation", subject)
+    names = ("attention", "function", "build")
+    return next((getattr(declared, name) for name in names if hasattr(declared, name)), None)
 
 
 def claims(subject: Any) -> Iterable[str]:

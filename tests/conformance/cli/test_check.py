@@ -58,6 +58,35 @@ def test_a_right_function_conforms_and_the_reports_say_so(tmp_path):
     assert json.loads(carried)["law"] in outcomes
 
 
+WIDE = """
+
+
+def wide(value):
+    if value.shape[2] == 43:
+        value = {factor} * value
+    return value
+"""
+
+
+def test_a_mistake_at_given_sizes_is_found_and_lines_that_no_call_reached_are_named(tmp_path):
+    def tried(keys, factor):
+        sizes = ["--laws", "NUM-20", "--sizes", f"heads=2,keys={keys},d_head=41"]
+        merged = " + 0 * wide(value).sum()" + WIDE.format(factor=factor)
+        return check(tmp_path, *sizes, merged=merged)
+
+    done = tried(keys=42, factor="math.inf")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "no call reached 1 place in its code" in done.stdout
+    assert "value = math.inf * value, under if value.shape[2] == 43:" in done.stdout
+    done = tried(keys=43, factor="math.inf")
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert " keys=43 " in done.stdout
+    done = tried(keys=43, factor="2")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "heads=2,kv_heads=2,keys=43,d_head=41,d_value=41: 16 calls" in done.stdout
+    assert "no call reached" not in done.stdout
+
+
 @pytest.mark.rotating(parts=3)
 def test_a_warning_is_shown_everywhere_and_leaves_the_status_at_zero(tmp_path):
     (tmp_path / "warned.py").write_text(

@@ -1,0 +1,74 @@
+"""The lines of a subject's own code that no call ran, for the verdict and the end of a report."""
+
+import ast
+import functools
+import linecache
+from collections.abc import Sequence
+from pathlib import Path
+
+from attnspec.conformance.comparison.lines import missing
+from attnspec.conformance.report.record import CONFORMING, UNTRIED, Record
+
+MOST_PLACES = 8
+"""Places that are named."""
+
+Place = tuple[str, int, int]
+"""A file, and the first and the last of its lines."""
+
+
+def places_of_no_call(records: Sequence[Record]) -> list[Place]:
+    """Return the lines of a subject's own code that no call ran, of functions that ran in part.
+
+    Args:
+        records: those of one subject.
+
+    Returns:
+        None of a subject that does not conform: a law that fails ends before it has made all its
+        calls. None of one that torch.compile ran either, of which nothing is known.
+    """
+    tried = [record for record in records if record.outcome not in UNTRIED]
+    found = [record.lines for record in tried if record.lines is not None]
+    is_conforming = all(record.outcome in CONFORMING for record in records)
+    if not is_conforming or len(found) < len(tried):
+        return []
+    return [(path, *lines) for path, groups in missing(found).items() for lines in groups]
+
+
+def lines_of_no_call(records: Sequence[Record]) -> list[str]:
+    """Return lines that name these places of each subject, with their code."""
+    lines = []
+    for subject in dict.fromkeys(record.subject for record in records):
+        places = places_of_no_call([record for record in records if record.subject == subject])
+        if places:
+            lines.append(f"not run: {subject}: no call reached these lines, which were not judged:")
+            lines += [f"  {_shown(*place)}" for place in places[:MOST_PLACES]]
+        if len(places) > MOST_PLACES:
+            lines.append(f"  and {len(places) - MOST_PLACES} more places")
+    return lines
+
+
+def _shown(path: str, first: int, last: int) -> str:
+    """Return a place as seen from the working folder, with its code and the condition of it."""
+    folder = Path.cwd()
+    name = Path(path).relative_to(folder) if Path(path).is_relative_to(folder) else path
+    lines = f"{first}-{last}" if last > first else str(first)
+    code = linecache.getline(path, first).strip()
+    condition = _condition(path, first)
+    under = f", under {linecache.getline(path, condition).strip()}" if condition else ""
+    return f"{name}:{lines}  {code}{under}".rstrip()
+
+
+@functools.lru_cache
+def _condition(path: str, line: int) -> int | None:
+    """Return the line of the innermost compound statement around a line, but for functions."""
+    try:
+        tree = ast.parse(Path(path).read_text(encoding="utf-8"))
+    except (OSError, SyntaxError, ValueError):
+        return None
+    compound = (ast.If, ast.For, ast.While, ast.With, ast.Match)
+    around = [
+        node.lineno
+        for node in ast.walk(tree)
+        if isinstance(node, compound) and node.lineno < line <= (node.end_lineno or 0)
+    ]
+    return max(around, default=None)
