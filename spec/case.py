@@ -186,6 +186,16 @@ class CallMode(StrEnum):
     """In a thread of its own, and its backward pass in another."""
     TWO_BACKWARDS = "two_backwards"
     """The graph of the call is kept, and another gradient is sent through it before."""
+    SERVING = "serving"
+    """As in a server: in inference mode, in a thread of its own, among whose own threads torch
+    divides work."""
+    TRAINING = "training"
+    """As in a trainer of several devices: forward and backward in threads of their own, among whose
+    own threads torch divides work, with deterministic algorithms."""
+
+
+MODES_WITHOUT_GRADIENTS = (CallMode.NO_GRAD, CallMode.INFERENCE, CallMode.SERVING)
+"""The modes in which no backward pass is possible."""
 
 
 class Values(StrEnum):
@@ -273,7 +283,7 @@ class Case:
         is_float = self.mask is not None and self.mask.kind is MaskKind.FLOAT
         if self.mask_gradient and not (self.backward and is_float):
             raise ValueError("mask_gradient needs backward and a float mask")
-        if self.backward and self.mode in (CallMode.NO_GRAD, CallMode.INFERENCE):
+        if self.backward and self.mode in MODES_WITHOUT_GRADIENTS:
             raise ValueError(f"a backward pass is not possible under {self.mode}")
 
     @functools.cached_property

@@ -262,8 +262,11 @@ two texts, the most of a few heads, have over 1 024 tokens."""
 
 ONCE, AGAIN = "one call", "again"
 AFTER_A_MULTIPLE, AFTER_A_SHORTER = "after a multiple of a tile", "after a shorter one"
-CONTINUED = "after the step before"
-SEQUENCES = (ONCE, AGAIN, ONCE, AFTER_A_MULTIPLE, ONCE, CONTINUED, ONCE, AFTER_A_SHORTER, ONCE)
+CONTINUED, CHANGED = "after the step before", "after another of these lengths"
+SEQUENCES = (
+    *[ONCE] * 5,
+    *(AGAIN, CHANGED, AFTER_A_MULTIPLE, AFTER_A_SHORTER, CONTINUED, CHANGED),
+)
 """The calls before one of the same shape, or nearly: a kernel may keep what it has computed."""
 
 
@@ -430,7 +433,27 @@ class _Launches:
             # as many queries before these keys were in the cache
             step = cases[0]
             cases.insert(0, step.but(keys=step.keys - step.queries, seed=step.seed ^ 1))
+        if sequence == CHANGED and cases:
+            cases.insert(0, self.changed(cases[0]).but(seed=cases[0].seed ^ 1))
         return cases
+
+    def changed(self, case: Case) -> Case:
+        """Return a call of the same lengths and query heads that differs in something else."""
+        changes: list[dict[str, Any]] = [
+            {"dtype": dtype} for dtype in quick_types(self.dtypes, self.device)
+        ]
+        if Feature.CAUSAL in self.claimed and (self.is_aligned or case.queries >= case.keys):
+            changes.append({"is_causal": not case.is_causal})
+        if Feature.GQA in self.claimed:
+            changes += [{"kv_heads": heads} for heads in (1, max(1, case.heads // 2), case.heads)]
+        others = [
+            case.but(**each)
+            for each in changes
+            if case.heads % each.get("kv_heads", 1) == 0
+            and any(getattr(case, name) != value for name, value in each.items())
+        ]
+        fitting = [each for each in others if is_affordable(each, 2 * work_of(case))]
+        return self.turns.choose(fitting, "changed") if fitting else case
 
     def smallest(
         self,

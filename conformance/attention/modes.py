@@ -4,7 +4,7 @@ import contextvars
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -46,14 +46,14 @@ Result = TypeVar("Result")
 
 def run_in(mode: CallMode, function: Callable[[], Result]) -> Result:
     """Return what a function returns that is run in the state, or the thread, of a mode."""
-    if mode is not CallMode.OTHER_THREAD:
+    if mode not in IN_A_THREAD:
         with entered(mode):
             return function()
     is_enabled = torch.is_grad_enabled()
 
     def inside() -> Result:
-        # each thread has a grad mode of its own
-        with torch.set_grad_enabled(is_enabled):
+        # each thread has a grad mode and a number of threads of its own
+        with torch.set_grad_enabled(is_enabled), entered(mode):
             return function()
 
     with ThreadPoolExecutor(1) as pool:
@@ -73,7 +73,23 @@ def entered(mode: CallMode) -> AbstractContextManager[object]:
             return deterministic_algorithms()
         case CallMode.THREADS:
             return threads(THREADS)
+        case CallMode.SERVING:
+            return _both(threads(THREADS), torch.inference_mode())
+        case CallMode.TRAINING:
+            return _both(threads(THREADS), deterministic_algorithms())
     return nullcontext()
+
+
+IN_A_THREAD = (CallMode.OTHER_THREAD, CallMode.SERVING, CallMode.TRAINING)
+"""The modes of a call in a thread of its own."""
+
+
+@contextmanager
+def _both(*contexts: AbstractContextManager[object]) -> Iterator[None]:
+    with ExitStack() as stack:
+        for each in contexts:
+            stack.enter_context(each)
+        yield
 
 
 DEFAULTS = {

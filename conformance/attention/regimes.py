@@ -145,6 +145,8 @@ _ALIKE: dict[Any, tuple[Any, ...]] = {
         CallMode.TWO_BACKWARDS,
     ),
     CallMode.DEFAULT_FLOAT64: tuple(DEFAULTS),
+    CallMode.INFERENCE: (CallMode.INFERENCE, CallMode.SERVING),
+    CallMode.DETERMINISTIC: (CallMode.DETERMINISTIC, CallMode.TRAINING),
 }
 """Layouts and modes of one class, named by the first: a seed selects among them."""
 

@@ -47,6 +47,7 @@ MODES = (
     CallMode.OTHER_THREAD,
     CallMode.DEFAULT_FLOAT16,
     CallMode.DEFAULT_BFLOAT16,
+    CallMode.SERVING,
 )
 MODES_OF_TRAINING = (
     CallMode.PLAIN,
@@ -59,6 +60,7 @@ MODES_OF_TRAINING = (
     CallMode.LAYERS,
     CallMode.TWO_BACKWARDS,
     CallMode.DEFAULT_FLOAT64,
+    CallMode.TRAINING,
 )
 LAYOUTS = (
     Layout.CONTIGUOUS,
@@ -78,11 +80,13 @@ CACHES = (
 )
 """Layouts of keys and values that come from a cache, which all texts of a batch may share; beside
 transposed keys, values are contiguous."""
-SCALES = (None, None, 0.8, None, 1.0)
+SCALES = (*[None] * 6, 0.8, 1.0, 0.125, -0.8)
 """Scales in that of the definition; most calls give none, and many models that of the definition
-itself."""
+itself, or one that falls as fast as the width of a head grows."""
 VALUES_APART = (False, True, False)
 """Turns of calls, true for those whose values lie otherwise than the keys."""
+ONE_FOR_ALL = (True, *[False] * 8)
+"""Turns of calls, true for those whose queries are the same for each text, as learned ones are."""
 SHARED = (True, *[False] * 6)
 """Turns of calls, true for those whose key/value heads are views of one head."""
 CONTENTS = (
@@ -249,9 +253,10 @@ def layouts_by_turns(turns: Turns, purpose: str, *, kv_heads: int, is_cached: bo
     of_keys = turns.choose(CACHES, purpose) if is_cached else layout
     if kv_heads > 1 and turns.choose(SHARED):
         of_keys = Layout.EXPANDED  # heads of one key/value head, made by `expand`
+    of_queries = Layout.EXPANDED_BATCH if turns.choose(ONE_FOR_ALL, purpose) else layout
     is_apart = of_keys is Layout.TRANSPOSED or turns.choose(VALUES_APART, purpose)
     of_values = Layout.CONTIGUOUS if is_apart else of_keys
-    return Layouts(query=layout, key=of_keys, value=of_values)
+    return Layouts(query=of_queries, key=of_keys, value=of_values)
 
 
 def forms_of(case: Case) -> tuple[Case, ...]:

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 
 from attnspec.conformance.attention.call import Call
-from attnspec.conformance.attention.modes import DEFAULTS, THREADS, TorchState
+from attnspec.conformance.attention.modes import DEFAULTS, IN_A_THREAD, THREADS, TorchState
 from attnspec.conformance.attention.subject import Subject
 from attnspec.conformance.comparison.violation import Mismatch
 from attnspec.conformance.diagnosis.failure.tensor_code import TooLarge, code_of
@@ -39,9 +39,12 @@ def snippet(subject: Subject, call: Call, mismatch: Mismatch | None, case: Any =
         return ""
     lines = ["import torch", "from torch import inf, nan", subject.import_code, ""]
     placed = "{}"
-    if call.mode is CallMode.OTHER_THREAD:
+    if call.mode in IN_A_THREAD:
         lines.insert(0, "from concurrent.futures import ThreadPoolExecutor")
         placed = "ThreadPoolExecutor(1).submit(lambda: {}).result()"
+    if call.mode in _OF_THE_THREAD:
+        lines += [*_OF_THE_THREAD[call.mode], ""]
+        placed = placed.replace("lambda", "inside, lambda")
     for name, code in codes.items():
         lines.append(f"{name} = {code}{'.requires_grad_()' if name in wrt else ''}")
     options = {
@@ -126,8 +129,29 @@ _IN: dict[CallMode, tuple[str, ...]] = {
     CallMode.OTHER_THREAD: ("{}",),
     CallMode.TWO_BACKWARDS: ("{}",),
     CallMode.THREADS: (f"torch.set_num_threads({THREADS})", "{}", "torch.set_num_threads(1)"),
+    CallMode.SERVING: ("{}",),
+    CallMode.TRAINING: (
+        "torch.use_deterministic_algorithms(True, warn_only=True)",
+        "{}",
+        "torch.use_deterministic_algorithms(False)",
+    ),
 }
 """The lines that make a call in a mode, and its backward pass."""
+
+_OF_THE_THREAD: dict[CallMode, tuple[str, ...]] = {
+    CallMode.SERVING: (
+        "def inside(make):",
+        f"    torch.set_num_threads({THREADS})",
+        "    with torch.inference_mode():",
+        "        return make()",
+    ),
+    CallMode.TRAINING: (
+        "def inside(make):",
+        f"    torch.set_num_threads({THREADS})",
+        "    return make()",
+    ),
+}
+"""A function that makes a call in the state of its thread."""
 
 SMALL = 400
 """Maximum number of elements of a call whose tensors become literals."""

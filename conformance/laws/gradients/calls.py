@@ -216,7 +216,11 @@ def law_a_second_backward_pass_gives_its_own_gradients(subject: Subject, case: C
         SMALL.but(batch=1, queries=137, keys=139),
         LONG,
     ),
-    wide=(SMALL.but(queries=17, keys=65),),
+    wide=(
+        SMALL.but(queries=17, keys=65),
+        # one query that pools a text, and values of another width
+        SMALL.but(batch=4, queries=1, keys=300, d_head=64, d_value=32),
+    ),
     explore=cases(always=BACKWARD, sometimes=OPTIONS, lengths=SHORT, only=plain),
     cost=9,
 )

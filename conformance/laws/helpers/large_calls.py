@@ -9,7 +9,7 @@ from attnspec.conformance.attention.call import Call
 from attnspec.conformance.attention.launches import judged_heads
 from attnspec.conformance.attention.layouts import lay_out
 from attnspec.conformance.attention.part import Part
-from attnspec.conformance.attention.subject import Subject
+from attnspec.conformance.attention.subject import WRT, Subject
 from attnspec.conformance.attention.values import generator
 from attnspec.conformance.laws.helpers.gradients import empty_rows_are_zero
 from attnspec.conformance.laws.helpers.mask_dtype import may_refuse_mask_dtype
@@ -42,6 +42,9 @@ LAYOUTS = (
 """Layouts of the incoming gradient in turn: a model that joins its heads sends it heads inside, and
 sums and means over channels or tokens expand theirs."""
 
+REQUIRED = (WRT, WRT, WRT, ("query",), WRT, WRT, WRT, ("key", "value"))
+"""Operands that require a gradient, in turn: those of other layers may be frozen."""
+
 POOLED = 2**20
 """Scores up to which a call is judged by all rows, into which one expanded row comes."""
 
@@ -59,6 +62,7 @@ def check_gradients(subject: Subject, case: Case) -> None:
     sample = _sample(subject, case, call, SAMPLE_WITH_GRADIENTS)
     turn, kind = divmod(case.seed, len(KINDS_OF_GRADIENT))
     layout = LAYOUTS[turn % len(LAYOUTS)]
+    wrt = REQUIRED[turn // len(LAYOUTS) % len(REQUIRED)]
     is_pooled = layout == "one row for all queries"
     if is_pooled and sample.few.query.shape[:2].numel() * case.queries * case.keys <= POOLED:
         sample = replace(sample, rows=torch.arange(case.queries))
@@ -70,7 +74,7 @@ def check_gradients(subject: Subject, case: Case) -> None:
     else:
         grad = grad[..., :1].expand(grad.shape)
     with may_refuse_mask_dtype(case):
-        out, gradients = subject.differentiate(call, grad)
+        out, gradients = subject.differentiate(call, grad, wrt=wrt)
     sample.check_output(subject, out)
     sample.check_gradients(subject, gradients, grad)
 

@@ -20,7 +20,8 @@ from attnspec.conformance.laws.helpers.calls import plain
 from attnspec.conformance.laws.helpers.claims import DesignClaims
 from attnspec.conformance.laws.helpers.condense import condensed
 from attnspec.conformance.laws.helpers.pairwise import each_once, pairwise
-from attnspec.spec import CallMode, Case, Feature, Values
+from attnspec.spec import Case, Feature, Values
+from attnspec.spec.case import MODES_WITHOUT_GRADIENTS
 
 Choice = Regime | None
 """A regime of an axis, or None if any value does."""
@@ -289,7 +290,7 @@ def _is_consistent(row: Mapping[str, Choice], values: Mapping[str, Any]) -> bool
     return (
         all(is_there or row.get(axis) is None for axis, is_there in needed.items())
         and not (has_scores and values["scale"] == 0 and values["scores"] is not Values.TINY)
-        and not (values["backward"] and values["mode"] in (CallMode.NO_GRAD, CallMode.INFERENCE))
+        and not (values["backward"] and values["mode"] in MODES_WITHOUT_GRADIENTS)
     )
 
 

@@ -20,6 +20,7 @@ MODES = {
     CallMode.THREADS: "if PyTorch divides work among several threads",
     CallMode.OTHER_THREAD: "in another thread than the one that built the model",
     CallMode.INFERENCE: "in inference mode",
+    CallMode.SERVING: "in inference mode, in another thread that has threads of its own",
 }
 """The states in which a model is called, in words of a failure."""
 

@@ -40,6 +40,10 @@ from attnspec.spec import Case, Mask, Profile, RoundingLevel, Values
 MANY_HEADS = SMALL.but(batch=5, heads=12, kv_heads=4, queries=5, keys=66)
 """More heads and batch elements than a kernel may count on, and more keys than a tile."""
 
+SEVERAL_TILES = MANY_HEADS.but(
+    batch=2, heads=4, kv_heads=2, queries=200, keys=200, d_head=64, d_value=64, is_causal=True
+)
+
 LEAST_TILE = 64
 """The fewest keys after which a running sum under autocast may be rounded."""
 
@@ -66,6 +70,7 @@ LEAST_TILE = 64
         MANY_HEADS.but(dtype=BF16, is_causal=True),
         TINIEST.but(queries=9, keys=140, d_head=128, d_value=128),
     ),
+    wide=tuple(SEVERAL_TILES.but(dtype=dtype) for dtype in (F32, BF16)),
     cost=8,
 )
 def law_autocast_lowers_the_precision_and_nothing_else(subject: Subject, case: Case) -> None:
@@ -164,6 +169,7 @@ def _expect_cast(subject: Subject, cast: Call, dtype: torch.dtype) -> Expected:
             MANY_HEADS.but(is_causal=True),
         )
     ),
+    wide=tuple(SEVERAL_TILES.but(backward=True, dtype=dtype) for dtype in (F32, BF16)),
     cost=8,
 )
 def law_autocast_lowers_the_precision_of_gradients_and_nothing_else(

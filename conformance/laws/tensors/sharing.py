@@ -10,7 +10,7 @@ from attnspec.conformance.attention.oracle import check_oracle
 from attnspec.conformance.attention.strategies import vary
 from attnspec.conformance.attention.subject import WRT, Recorded, Subject
 from attnspec.conformance.comparison.violation import NotClaimed
-from attnspec.conformance.laws.helpers.cases import DTYPES, GROUPED, HIDDEN, SMALL, TINIEST
+from attnspec.conformance.laws.helpers.cases import BF16, DTYPES, GROUPED, HIDDEN, SMALL, TINIEST
 from attnspec.conformance.laws.helpers.gradients import (
     check_gradient,
     check_gradients,
@@ -43,7 +43,12 @@ SHARING = tuple(
         # more keys than a kernel reads at once
         GROUPED.but(batch=1, heads=2, kv_heads=1, queries=2, keys=1100, d_head=128, d_value=128),
     ),
-    wide=(GROUPED.but(batch=1, heads=4, queries=520, keys=520, d_head=8, d_value=8),),
+    wide=(
+        GROUPED.but(batch=1, heads=4, queries=520, keys=520, d_head=8, d_value=8),
+        # queries that are the keys of a causal model, and keys that are the values of a cache
+        SMALL.but(queries=130, keys=130, d_head=64, d_value=64, is_causal=True, dtype=BF16),
+        GROUPED.but(queries=1, keys=300, d_head=64, d_value=64, dtype=BF16),
+    ),
     cost=6,
 )
 def law_one_tensor_may_be_several_arguments(subject: Subject, case: Case) -> None:

@@ -318,12 +318,34 @@ def test_a_call_and_its_backward_pass_are_made_in_one_mode():
         return load("eager").attention(Seeing.apply(query), key, value, **options)
 
     subject = Subject(replace(load("eager"), attention=attention), import_code="pass")
-    for mode in (CallMode.PLAIN, CallMode.DETERMINISTIC, CallMode.THREADS):
+    for mode in (CallMode.PLAIN, CallMode.DETERMINISTIC, CallMode.THREADS, CallMode.TRAINING):
         call = subject.draw(CASE.but(mode=mode))
         subject.differentiate(call, torch.ones_like(call.query))
         run(snippet(subject, call, None), attention=attention)
-    assert seen == [(False, 1)] * 2 + [(True, 1)] * 2 + [(False, THREADS)] * 2
+    of_threads = [(False, THREADS)] * 2 + [(True, THREADS)] * 2
+    assert seen == [(False, 1)] * 2 + [(True, 1)] * 2 + of_threads
     assert torch.get_num_threads() == 1
+    assert not torch.are_deterministic_algorithms_enabled()
+
+
+def test_a_server_calls_in_inference_mode_in_a_thread_with_threads_of_its_own():
+    seen = []
+
+    def attention(query, key, value, **options):
+        state = (torch.is_inference_mode_enabled(), torch.get_num_threads())
+        seen.append((*state, threading.get_ident() == here))
+        return load("eager").attention(query, key, value, **options)
+
+    here = threading.get_ident()
+    subject = Subject(replace(load("eager"), attention=attention), import_code="pass")
+    call = subject.draw(CASE.but(mode=CallMode.SERVING))
+    out = subject.call(call)
+    names, _ = run(snippet(subject, call, None), attention=attention)
+    assert torch.equal(out, names["out"])
+    assert seen == [(True, THREADS, False)] * 2
+    assert torch.get_num_threads() == 1
+    with pytest.raises(ValueError, match="not possible under serving"):
+        CASE.but(mode=CallMode.SERVING, backward=True)
 
 
 @pytest.mark.parametrize("wrt", [("query", "key", "value"), ("key",), ("query",)])

@@ -1,5 +1,6 @@
 """The launches of NUM-20: how large they are, what they meet, and which mistakes they show."""
 
+import itertools
 import random
 from collections import Counter
 
@@ -45,9 +46,9 @@ def cases_of(features=BASIC, seed=1, **options):
     ]
 
 
-def sequences_of(kind, features=BASIC, seed=0):
+def sequences_of(kind, features=BASIC, seed=0, dtypes=DTYPES):
     dice = random.Random(seed)
-    return [each for each in launches(kind, features, DTYPES, dice, Turns(dice)) if each]
+    return [each for each in launches(kind, features, dtypes, dice, Turns(dice)) if each]
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -210,6 +211,19 @@ def test_calls_follow_one_another_at_one_shape_and_after_longer_and_shorter_ones
                 second.d_head,
             )
     assert lengths == {1, 2, 3}
+
+
+def test_calls_of_one_shape_follow_others_of_another_type_flag_or_number_of_heads():
+    names = ("dtype", "is_causal", "kv_heads")
+    changed = Counter()
+    for kind, seed in itertools.product(KINDS, range(12)):
+        made = sequences_of(kind, seed=seed, dtypes=(torch.float32, torch.bfloat16))
+        for first, *_, last in (sequence for sequence in made if len(sequence) > 1):
+            if (first.queries, first.keys) == (last.queries, last.keys):
+                unlike = [each for each in names if getattr(first, each) != getattr(last, each)]
+                assert len(unlike) <= 1
+                changed[kind.backward, *unlike] += 1
+    assert min(changed[backward, name] for backward in (False, True) for name in names) > 3
 
 
 def test_every_option_is_called_forward_and_backward():
