@@ -1,6 +1,6 @@
 """The contract of an attention implementation, and the declaration of its claims."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol
@@ -48,6 +48,11 @@ class Extra(StrEnum):
 
 def available() -> None:
     """Report that nothing is missing: the default of `unavailable`."""
+
+
+def refused_dtype(dtype: torch.dtype, claimed: Iterable[torch.dtype]) -> str | None:
+    """Return the reason why a storage type is refused, or None if it is among the claimed ones."""
+    return None if dtype in claimed else f"dtype not claimed: {str(dtype).removeprefix('torch.')}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,8 +156,7 @@ class Implementation:
         missing = sorted(case.features - self.features)
         if missing:
             return f"feature not claimed: {', '.join(missing)}"
-        if case.dtype not in self.dtypes:
-            return f"dtype not claimed: {str(case.dtype).removeprefix('torch.')}"
-        if torch.device(case.device).type not in self.devices:
-            return f"device not claimed: {case.device}"
-        return self.supports(case)
+        reason = refused_dtype(case.dtype, self.dtypes)
+        if reason is None and torch.device(case.device).type not in self.devices:
+            reason = f"device not claimed: {case.device}"
+        return reason or self.supports(case)

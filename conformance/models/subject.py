@@ -15,6 +15,7 @@ from attnspec.conformance.comparison import tally
 from attnspec.conformance.comparison.violation import NotClaimed, Raised, Violation
 from attnspec.conformance.models.recording import record_call, record_model
 from attnspec.spec import GPT2Config, ModelImplementation
+from attnspec.spec.contract import refused_dtype
 
 Weights = Mapping[str, torch.Tensor]
 
@@ -38,9 +39,7 @@ def build_on(subject: ModelImplementation, config: GPT2Config, weights: Weights)
         Raised: if building fails.
     """
     dtype = next(iter(weights.values())).dtype
-    if dtype not in subject.dtypes:
-        raise NotClaimed(f"dtype not claimed: {str(dtype).removeprefix('torch.')}")
-    reason = subject.supports(config)
+    reason = refused_dtype(dtype, subject.dtypes) or subject.supports(config)
     if reason is not None:
         raise NotClaimed(reason)
     given = dict(weights)  # a build may take the tensors out

@@ -9,6 +9,7 @@ import torch
 
 from attnspec.conformance.comparison import tally
 from attnspec.conformance.comparison.violation import NotClaimed, Raised, Violation
+from attnspec.spec.contract import refused_dtype
 from attnspec.spec.operator import OperatorImplementation
 
 
@@ -67,11 +68,11 @@ class OperatorSubject:
         missing = sorted(case.features - self.implementation.features)
         if missing:
             return f"feature not claimed: {', '.join(missing)}"
-        if case.dtype not in self.implementation.dtypes:
-            return f"dtype not claimed: {str(case.dtype).removeprefix('torch.')}"
-        if getattr(case, "backward", False) and not self.implementation.has_gradients:
-            return "gradients are not claimed"
-        return self.implementation.supports(case)
+        reason = refused_dtype(case.dtype, self.implementation.dtypes)
+        without_gradients = not self.implementation.has_gradients
+        if reason is None and getattr(case, "backward", False) and without_gradients:
+            reason = "gradients are not claimed"
+        return reason or self.implementation.supports(case)
 
     @property
     def widest(self) -> torch.dtype:

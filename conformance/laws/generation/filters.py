@@ -11,6 +11,7 @@ from attnspec.conformance.laws.law import law
 from attnspec.conformance.text.distribution import check_distribution
 from attnspec.conformance.text.sampler_cases import LogitsCase, logits_cases
 from attnspec.spec import SamplerFeature, SamplerImplementation, Sampling
+from attnspec.spec.contract import refused_dtype
 
 _COST = 0.25  # some twenty logits take less time than a plain attention call
 
@@ -27,9 +28,7 @@ def _check_distribution_of_case(subject: SamplerImplementation, case: LogitsCase
     Raises:
         NotClaimed: if the sampler does not support the dtype or the settings.
     """
-    if case.dtype not in subject.dtypes:
-        raise NotClaimed(f"dtype not claimed: {str(case.dtype).removeprefix('torch.')}")
-    reason = subject.supports(case.sampling)
+    reason = refused_dtype(case.dtype, subject.dtypes) or subject.supports(case.sampling)
     if reason is not None:
         raise NotClaimed(reason)
     probabilities = subject.probabilities(case.tensor, case.sampling)
@@ -123,8 +122,9 @@ def law_top_p_is_reached_by_an_exact_sum(
     subject: SamplerImplementation, case: BoundaryCase
 ) -> None:
     """GEN-3: tokens whose probabilities add up to exactly p are enough."""
-    if case.dtype not in subject.dtypes:
-        raise NotClaimed(f"dtype not claimed: {str(case.dtype).removeprefix('torch.')}")
+    reason = refused_dtype(case.dtype, subject.dtypes)
+    if reason is not None:
+        raise NotClaimed(reason)
     logits = torch.zeros(case.tokens, dtype=case.dtype)
     if not (subject.probabilities(logits, Sampling()) == 1 / case.tokens).all():
         raise NotClaimed("the probabilities of equal logits are rounded, and may tip either way")

@@ -5,24 +5,13 @@ import functools
 import torch
 
 from attnspec.conformance.attention.modes import run_in
+from attnspec.conformance.laws.helpers.states import STATES
 from attnspec.conformance.laws.law import law
 from attnspec.conformance.models.cached import fed_in_parts
 from attnspec.conformance.models.case import DEEP, PINNED, WIDE_HEADS, ModelCase, draw
 from attnspec.conformance.models.oracle import Allowed, check_within
 from attnspec.conformance.models.subject import build, logits_of
-from attnspec.spec import CallMode, ModelFeature, ModelImplementation
-
-MODES = {
-    CallMode.DEFAULT_FLOAT64: "if the default dtype is float64",
-    CallMode.DEFAULT_FLOAT16: "if the default dtype is float16",
-    CallMode.DEFAULT_BFLOAT16: "if the default dtype is bfloat16",
-    CallMode.DETERMINISTIC: "if deterministic algorithms are requested",
-    CallMode.THREADS: "if PyTorch divides work among several threads",
-    CallMode.OTHER_THREAD: "in another thread than the one that built the model",
-    CallMode.INFERENCE: "in inference mode",
-    CallMode.SERVING: "in inference mode, in another thread that has threads of its own",
-}
-"""The states in which a model is called, in words of a failure."""
+from attnspec.spec import ModelFeature, ModelImplementation
 
 
 @law(
@@ -49,7 +38,7 @@ def law_the_state_of_torch_changes_no_logit(subject: ModelImplementation, case: 
         )
     for way, make in ways.items():
         expected = make().double()
-        for mode, condition in MODES.items():
+        for mode, condition in STATES.items():
             check_within(
                 run_in(mode, make),
                 expected,

@@ -11,6 +11,7 @@ import torch
 from attnspec.conformance.attention.modes import run_in
 from attnspec.conformance.attention.values import generator
 from attnspec.conformance.comparison.violation import NotClaimed, Raised, Violation
+from attnspec.conformance.laws.helpers.states import STATES
 from attnspec.conformance.laws.law import law
 from attnspec.conformance.models.cached import call_with_cache, fed_in_parts
 from attnspec.conformance.models.case import (
@@ -55,11 +56,9 @@ _WIDE_PADDED = tuple(
     _NARROW.but(length=40, n_positions=42, batch=5, padding=side, dtype=dtype)
     for side, dtype in ((Padding.LEFT, torch.float64), (Padding.RIGHT, torch.float32))
 )
-_MODES = {
-    CallMode.NO_GRAD: "",
-    CallMode.INFERENCE: " in inference mode",
-    CallMode.OTHER_THREAD: " in another thread",
-    CallMode.SERVING: " in inference mode, in another thread",
+_MODES = {CallMode.NO_GRAD: ""} | {
+    mode: f" {STATES[mode]}"
+    for mode in (CallMode.INFERENCE, CallMode.OTHER_THREAD, CallMode.SERVING)
 }
 """The states in which parts are fed to a cache by turns, in words of a failure."""
 _padded_cases = functools.partial(model_cases, padded=True)
@@ -346,7 +345,7 @@ def law_masks_of_any_type_hide_the_same(subject: ModelImplementation, case: Mode
     mask, position_ids = inputs.attention_mask, inputs.position_ids
     model = build(subject, config, weights)
     real = mask.bool()
-    padding = {"attention_mask": mask, "position_ids": position_ids}
+    padding: dict[str, Any] = {"attention_mask": mask, "position_ids": position_ids}
     tolerance = Allowed(config, weights, ids, **padding).own_logits[real]
     ways = {"": functools.partial(logits_of, model, like=weights)}
     if ModelFeature.CACHE in subject.features:

@@ -4,10 +4,19 @@ import io
 from dataclasses import replace
 
 import pytest
+import torch
 from rich.console import Console
 
-from attnspec.conformance.report.matrix import WIDEST, coverage, figures, print_matrix, run_notes
+from attnspec.conformance.report.matrix import (
+    FLOAT64_UNCLAIMED,
+    WIDEST,
+    coverage,
+    figures,
+    print_matrix,
+    run_notes,
+)
 from attnspec.conformance.report.record import DEVIATING, HIDDEN, Outcome, Record
+from attnspec.spec.contract import refused_dtype
 
 CLAUSES = {"mask": ("MSK-1", "MSK-2"), "norm": ("RMS-1",)}
 
@@ -99,6 +108,8 @@ def test_the_calls_at_sizes_that_a_user_gave_are_counted():
 
 
 def test_a_model_of_float32_alone_is_told_what_it_misses():
+    assert refused_dtype(torch.float64, [torch.float32]) == FLOAT64_UNCLAIMED
+
     def records(subject, reason, clause):
         return [
             Record(
