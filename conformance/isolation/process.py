@@ -230,6 +230,7 @@ def _serve(
     # OpenMP keeps a team for each thread that called it; a fork copies the record of the team of
     # its main thread, but none of the team's threads, and a call there would wait for them forever
     blocked = _block_signals()
+    _ignore_handlers()
     with ThreadPoolExecutor(1, initializer=_set_mask, initargs=(blocked,)) as fresh_thread:
         fresh_thread.submit(_reply_to_all, connection, handler, memory).result()
 
@@ -243,6 +244,18 @@ def _block_signals() -> set[int]:
     if not hasattr(signal, "pthread_sigmask"):  # Windows
         return set()
     return set(signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals()))
+
+
+def _ignore_handlers() -> None:
+    """Let code set handlers of signals in vain: it may do so in the main thread alone, and raises.
+
+    Servers set them when they are imported.
+    """
+
+    def ignored(number: int, handler: Any) -> Any:
+        return signal.getsignal(number)
+
+    vars(signal)["signal"] = ignored
 
 
 def _set_mask(blocked: set[int]) -> None:

@@ -75,6 +75,17 @@ def test_a_process_that_sends_itself_a_signal_ends_at_once(_):
     assert lost.value.notes == {}
 
 
+def set_a_handler(request, send_note):
+    return str(signal.signal(signal.SIGTERM, lambda number, frame: None) is signal.SIG_DFL)
+
+
+def test_code_that_sets_a_handler_of_a_signal_raises_nothing():
+    started = Process(set_a_handler)
+    assert started.call({}, 60) == "True"
+    started.end()
+    assert signal.signal.__module__ == "signal"  # here nothing has changed
+
+
 def sum_in_threads(request, send_note):
     torch.set_num_threads(request["threads"])
     return str(torch.ones(2**20).exp().sum().item() > 0)
