@@ -35,15 +35,14 @@ def places_of_no_call(records: Sequence[Record]) -> list[Place]:
 
 
 def lines_of_no_call(records: Sequence[Record]) -> list[str]:
-    """Return lines that name these places of each subject, with their code."""
+    """Return a line for each of these places of each subject, with its code."""
     lines = []
     for subject in dict.fromkeys(record.subject for record in records):
         places = places_of_no_call([record for record in records if record.subject == subject])
-        if places:
-            lines.append(f"not run: {subject}: no call reached these lines, which were not judged:")
-            lines += [f"  {_shown(*place)}" for place in places[:MOST_PLACES]]
+        words = [_shown(*place) for place in places[:MOST_PLACES]]
         if len(places) > MOST_PLACES:
-            lines.append(f"  and {len(places) - MOST_PLACES} more places")
+            words.append(f"{len(places) - MOST_PLACES} more places")
+        lines += [f"reached by no call: {subject}: {each}" for each in words]
     return lines
 
 
