@@ -10,6 +10,7 @@ from attnspec.conformance.comparison.close import check_close
 from attnspec.conformance.comparison.violation import Raised, Violation
 from attnspec.conformance.laws.helpers.calls import caps_bias, readable
 from attnspec.conformance.laws.helpers.rows import with_explicit_mask
+from attnspec.spec import CausalAlignment
 
 ROW_AXES = ("batch", "head", "query")
 
@@ -17,7 +18,8 @@ ROW_AXES = ("batch", "head", "query")
 def query_positions(subject: Subject, call: Call) -> torch.Tensor:
     """Return the position of each query among the keys, by the declared alignment, as a column."""
     queries, keys = call.query.shape[2], call.key.shape[2]
-    offset = keys - queries if subject.is_aligned else 0
+    lower_right = subject.implementation.profile.causal_alignment is CausalAlignment.LOWER_RIGHT
+    offset = keys - queries if lower_right else 0
     return torch.arange(queries, device=call.query.device)[:, None] + offset
 
 

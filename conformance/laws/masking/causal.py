@@ -154,7 +154,9 @@ def largest_sizes(subject: Subject, call: Call) -> tuple[float, float]:
 
 def _first_position(subject: Subject, call: Call) -> int:
     """Return the position of query 0 among the keys."""
-    return call.key.shape[2] - call.query.shape[2] if subject.is_aligned else 0
+    alignment = subject.implementation.profile.causal_alignment
+    shifted = alignment is CausalAlignment.LOWER_RIGHT
+    return call.key.shape[2] - call.query.shape[2] if shifted else 0
 
 
 def _require_effect(subject: Subject, case: Case) -> None:
