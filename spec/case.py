@@ -187,8 +187,8 @@ class CallMode(StrEnum):
     TWO_BACKWARDS = "two_backwards"
     """The graph of the call is kept, and another gradient is sent through it before."""
     SERVING = "serving"
-    """As in a server: in inference mode, in a thread of its own, among whose own threads torch
-    divides work."""
+    """As in a server: in inference mode, in which the operands were made as well, in a thread of
+    its own, among whose own threads torch divides work."""
     TRAINING = "training"
     """As in a trainer of several devices: forward and backward in threads of their own, among whose
     own threads torch divides work, with deterministic algorithms."""

@@ -1,5 +1,6 @@
 """Calls at sizes that a user gives: those at which their model calls its attention."""
 
+import itertools
 import random
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, fields
@@ -18,9 +19,11 @@ from attnspec.conformance.attention.workloads import (
 )
 from attnspec.spec import Case, Feature
 
-MOST_CALLS, MOST_WORK = 8, 40
-"""Calls at given sizes in each storage type, with the causal flag and again without it, at most;
-and their work, in that of launches, beyond which there are two."""
+LEAST_GROUPS, MOST_GROUPS = 2, 12
+"""Groups of calls at given sizes; there are more than the least number only up to a work."""
+
+MOST_WORK = 120
+"""That work, in that of launches: half a minute on one core."""
 
 Interval = tuple[int, int]
 """The least and the largest value of a size."""
@@ -136,12 +139,14 @@ def calls_at(
     backward: bool,
     device: str = "cpu",
     is_aligned: bool = False,
-) -> Iterator[Case]:
-    """Yield calls at given sizes, with and without the causal flag, in each storage type.
+) -> Iterator[list[Case]]:
+    """Yield groups of calls at given sizes, in each storage type with the causal flag and without.
 
-    The first of each has the largest sizes and nothing else that is special, the second one the
-    smallest sizes; others have sizes between them. Options, modes, layouts and contents follow by
-    turns. A call that is refused in every form is yielded as it is, and its reason is reported.
+    The first group has the largest sizes and nothing else that is special, the second one the
+    smallest sizes, and others have sizes between them; every second one has a key more than the one
+    before, as a step of decoding. Options, modes, layouts and contents follow by turns. Calls of a
+    group differ in type and flag, while a kernel may keep a plan for the same lengths. A call that
+    is refused in every form is yielded as it is, and its reason is reported.
 
     Args:
         sizes: the sizes.
@@ -156,37 +161,44 @@ def calls_at(
     dice = random.Random(f"{sizes}/{backward}")
     turns = Turns(dice)
     options = [each for each in ALTERNATIVES if set(each) <= set(claimed)]
-    for dtype in dtypes:
-        for is_causal in (True, False) if Feature.CAUSAL in claimed else (False,):
-            plain = Case(
-                heads=sizes.heads,
-                kv_heads=sizes.kv_heads,
-                d_head=sizes.d_head,
-                d_value=sizes.d_value,
-                dtype=dtype,
-                device=device,
-                backward=backward,
-            )
-            work = 0.0
-            for number in range(MOST_CALLS):
-                case = plain.but(**_drawn(sizes, number, dice, turns), seed=dice.randrange(2**16))
-                is_cached = case.queries < case.keys
-                if is_causal and is_cached and not is_aligned:
-                    break
-                case = case.but(is_causal=is_causal)
-                work += work_of(case) / WORK
-                if number >= 2 and work > MOST_WORK:
-                    break
-                if number:
-                    chosen = turns.choose(options) if number % 2 else ()
-                    case = case.but(**options_of(chosen, dice))
-                    case = varied(case, turns, "given sizes", is_cached=is_cached)
-                    case = with_type_of_mask(case, turns)
-                yield claimed_form(case, refuses) or case
+    flags = (True, False) if Feature.CAUSAL in claimed else (False,)
+    work = 0.0
+    drawn: dict[str, Any] = {}
+    for number in range(MOST_GROUPS):
+        drawn = _drawn(sizes, number, drawn, dice, turns)
+        case = Case(
+            heads=sizes.heads,
+            kv_heads=sizes.kv_heads,
+            d_head=sizes.d_head,
+            d_value=sizes.d_value,
+            device=device,
+            backward=backward,
+            **drawn,
+        )
+        is_cached = case.queries < case.keys
+        group = []
+        for dtype, is_causal in itertools.product(dtypes, flags):
+            if is_causal and is_cached and not is_aligned:
+                continue
+            each = case.but(dtype=dtype, is_causal=is_causal, seed=dice.randrange(2**16))
+            if number:
+                chosen = turns.choose(options) if number % 2 else ()
+                each = each.but(**options_of(chosen, dice))
+                each = varied(each, turns, "given sizes", is_cached=is_cached)
+                each = with_type_of_mask(each, turns)
+            group.append(claimed_form(each, refuses) or each)
+        work += sum(map(work_of, group)) / WORK
+        if number >= LEAST_GROUPS and work > MOST_WORK:
+            return
+        yield group
 
 
-def _drawn(sizes: GivenSizes, number: int, dice: random.Random, turns: Turns) -> dict[str, Any]:
+def _drawn(
+    sizes: GivenSizes, number: int, before: dict[str, Any], dice: random.Random, turns: Turns
+) -> dict[str, Any]:
     """Return batch, queries and keys: the largest, then the smallest, then others."""
+    if number > 2 and number % 2 and sizes.keys is not None and before["keys"] < sizes.keys[1]:
+        return before | {"keys": before["keys"] + 1}
 
     def draw(name: str) -> int:
         first, last = getattr(sizes, name)

@@ -1,12 +1,14 @@
 """Draw the tensors of a case's call."""
 
+from contextlib import nullcontext
+
 import torch
 from jaxtyping import Bool, Float32, Int
 
 from attnspec.conformance.attention.call import Call
 from attnspec.conformance.attention.layouts import lay_out, lay_out_operands
 from attnspec.conformance.attention.values import contents, generator, normal
-from attnspec.spec import Case, KeyLengths, Mask, MaskKind, MaskPattern, MaskShape
+from attnspec.spec import CallMode, Case, KeyLengths, Mask, MaskKind, MaskPattern, MaskShape
 from attnspec.spec.case import BIASES
 
 
@@ -14,8 +16,15 @@ def draw(case: Case) -> Call:
     """Return the call of a case: the same bits on every machine.
 
     Returns:
-        Tensors in the case's dtype, on its device, each in its layout.
+        Tensors in the case's dtype, on its device, each in its layout; made in inference mode where
+        a server calls.
     """
+    is_served = case.mode is CallMode.SERVING
+    with torch.inference_mode() if is_served else nullcontext():
+        return _draw(case)
+
+
+def _draw(case: Case) -> Call:
     operands = tuple(operand.to(case.device, case.dtype) for operand in contents(case))
     query, key, value = lay_out_operands(operands, case.layouts)
     mask = None if case.mask is None else attention_mask(case, case.mask).to(case.device)

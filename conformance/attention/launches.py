@@ -238,7 +238,7 @@ DIVISIONS = (
 """The divisions of the work."""
 
 SEVERAL_HEADS = Division(
-    name="several heads", batch=(2,), heads=((8, 8), (8, 2), (12, 12), (16, 4)), work=2.3
+    name="several heads", batch=(2,), heads=((8, 8), (8, 2), (12, 12), (16, 4)), work=2.8
 )
 """As in the smallest models; causal calls meet them once in a run, on as many tokens as are
 affordable, and so do calls on few keys, as those of image models on a text."""

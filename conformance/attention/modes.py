@@ -74,9 +74,9 @@ def entered(mode: CallMode) -> AbstractContextManager[object]:
         case CallMode.THREADS:
             return threads(THREADS)
         case CallMode.SERVING:
-            return _both(threads(THREADS), torch.inference_mode())
+            return _both(threads(MANY_THREADS), torch.inference_mode())
         case CallMode.TRAINING:
-            return _both(threads(THREADS), deterministic_algorithms())
+            return _both(threads(MANY_THREADS), deterministic_algorithms())
     return nullcontext()
 
 
@@ -102,6 +102,9 @@ DEFAULTS = {
 THREADS = 5
 """Threads of a call in the mode of several: an odd number divides few sizes evenly, and kernels
 have plans for four and more."""
+
+MANY_THREADS = 9
+"""Likewise of a server and of a trainer: kernels have plans for eight and more."""
 
 
 @contextmanager

@@ -80,9 +80,10 @@ CACHES = (
 )
 """Layouts of keys and values that come from a cache, which all texts of a batch may share; beside
 transposed keys, values are contiguous."""
-SCALES = (*[None] * 6, 0.8, 1.0, 0.125, -0.8)
+ONE = "one"
+SCALES = (*[None] * 7, 0.8, 1.0, 0.125, -0.8, ONE)
 """Scales in that of the definition; most calls give none, and many models that of the definition
-itself, or one that falls as fast as the width of a head grows."""
+itself, one that falls as fast as the width of a head grows, or, as T5, one."""
 VALUES_APART = (False, True, False)
 """Turns of calls, true for those whose values lie otherwise than the keys."""
 ONE_FOR_ALL = (True, *[False] * 8)
@@ -283,6 +284,8 @@ def scale_by_turns(turns: Turns, purpose: str, d_head: int) -> float | None:
         d_head: the width of a head.
     """
     factor = turns.choose(SCALES, purpose)
+    if factor == ONE:
+        return 1.0
     return None if factor is None else factor * d_head**-0.5
 
 

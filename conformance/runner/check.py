@@ -195,11 +195,7 @@ def check(
         run.seed = seed if is_fresh else None
         wide = _chosen(run, law.wide) if effort in (Effort.STANDARD, Effort.THOROUGH) else ()
         large = _chosen(run, law.large) if effort is Effort.THOROUGH else ()
-        for case in (*chosen, *dict.fromkeys(wide)):
-            if case not in known:
-                run.attempt(case)
-        known.update(wide)
-        for case in dict.fromkeys(large):
+        for case in (*chosen, *dict.fromkeys((*wide, *large))):
             if time.perf_counter() - started > ENOUGH:
                 reason = f"time for more large cases, which a law tries for {ENOUGH:g} s"
                 run.count.add_reason(reason, missing=True)

@@ -5,7 +5,13 @@ from typing import Any
 import torch
 
 from attnspec.conformance.attention.call import Call
-from attnspec.conformance.attention.modes import DEFAULTS, IN_A_THREAD, THREADS, TorchState
+from attnspec.conformance.attention.modes import (
+    DEFAULTS,
+    IN_A_THREAD,
+    MANY_THREADS,
+    THREADS,
+    TorchState,
+)
 from attnspec.conformance.attention.subject import Subject
 from attnspec.conformance.comparison.violation import Mismatch
 from attnspec.conformance.diagnosis.failure.tensor_code import TooLarge, code_of
@@ -45,8 +51,11 @@ def snippet(subject: Subject, call: Call, mismatch: Mismatch | None, case: Any =
     if call.mode in _OF_THE_THREAD:
         lines += [*_OF_THE_THREAD[call.mode], ""]
         placed = placed.replace("lambda", "inside, lambda")
+    is_served = call.mode is CallMode.SERVING
+    lines += ["with torch.inference_mode():"] if is_served else []
     for name, code in codes.items():
-        lines.append(f"{name} = {code}{'.requires_grad_()' if name in wrt else ''}")
+        made_tensor = f"{name} = {code}{'.requires_grad_()' if name in wrt else ''}"
+        lines.append(f"    {made_tensor}" if is_served else made_tensor)
     options = {
         name: name if isinstance(value, torch.Tensor) else repr(value)
         for name, value in call.keywords().items()
@@ -141,13 +150,13 @@ _IN: dict[CallMode, tuple[str, ...]] = {
 _OF_THE_THREAD: dict[CallMode, tuple[str, ...]] = {
     CallMode.SERVING: (
         "def inside(make):",
-        f"    torch.set_num_threads({THREADS})",
+        f"    torch.set_num_threads({MANY_THREADS})",
         "    with torch.inference_mode():",
         "        return make()",
     ),
     CallMode.TRAINING: (
         "def inside(make):",
-        f"    torch.set_num_threads({THREADS})",
+        f"    torch.set_num_threads({MANY_THREADS})",
         "    return make()",
     ),
 }

@@ -1,5 +1,6 @@
 """The laws of NUM on calls as large as is affordable, judged by a sample of each."""
 
+import itertools
 import random
 from collections.abc import Iterator
 from functools import partial
@@ -76,10 +77,8 @@ def cases_of_given_sizes(subject: Subject, *, backward: bool) -> tuple[Case, ...
     if count is not None:
         for sizes in subject.sizes:
             tally.record_given(count, str(sizes), 0, backward=backward)
-    return tuple(
-        case
-        for sizes in subject.sizes
-        for case in calls_at(
+    calls = [
+        calls_at(
             sizes,
             implementation.features,
             implementation.dtypes,
@@ -88,7 +87,11 @@ def cases_of_given_sizes(subject: Subject, *, backward: bool) -> tuple[Case, ...
             device=subject.device,
             is_aligned=subject.is_aligned,
         )
-    )
+        for sizes in subject.sizes
+    ]
+    # a run that is short of time has met some of each
+    by_turns = itertools.zip_longest(*calls, fillvalue=[])
+    return tuple(case for groups in by_turns for group in groups for case in group)
 
 
 def _frontier(subject: Subject, seed: int, backward: bool, is_thorough: bool) -> Iterator[Case]:

@@ -41,7 +41,7 @@ MANY_HEADS = SMALL.but(batch=5, heads=12, kv_heads=4, queries=5, keys=66)
 """More heads and batch elements than a kernel may count on, and more keys than a tile."""
 
 SEVERAL_TILES = MANY_HEADS.but(
-    batch=2, heads=4, kv_heads=2, queries=200, keys=200, d_head=64, d_value=64, is_causal=True
+    batch=2, heads=4, kv_heads=2, queries=264, keys=264, d_head=64, d_value=64, is_causal=True
 )
 
 LEAST_TILE = 64

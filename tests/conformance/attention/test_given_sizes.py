@@ -3,7 +3,12 @@
 import pytest
 import torch
 
-from attnspec.conformance.attention.given_sizes import GivenSizes, calls_at
+from attnspec.conformance.attention.given_sizes import (
+    LEAST_GROUPS,
+    MOST_GROUPS,
+    GivenSizes,
+    calls_at,
+)
 from attnspec.spec import Feature, Layouts
 
 BASIC = frozenset({Feature.CAUSAL, Feature.GQA})
@@ -12,9 +17,13 @@ PREFILL = "heads=6,kv_heads=2,d_head=16,queries=70-200"
 DECODING = "batch=2-5,heads=6,kv_heads=2,d_head=16,queries=1,keys=40-300"
 
 
-def calls(text, claimed=BASIC, refuses=lambda case: None, backward=False, **options):
+def groups(text, claimed=BASIC, refuses=lambda case: None, backward=False, **options):
     sizes = GivenSizes.read(text)
     return list(calls_at(sizes, claimed, DTYPES, refuses, backward=backward, **options))
+
+
+def calls(text, **options):
+    return [case for group in groups(text, **options) for case in group]
 
 
 def test_what_is_not_given_follows_from_the_rest():
@@ -79,10 +88,19 @@ def test_options_that_are_claimed_take_turns():
 
 
 def test_calls_that_take_long_are_few():
-    long = "heads=32,d_head=128,keys=2048"
-    assert 4 <= len(calls(long)) < len(calls(PREFILL))
-    # at least two of each storage type and flag
-    assert len(calls("heads=64,d_head=256,keys=8192")) == 2 * len(DTYPES) * 2
+    assert len(groups(PREFILL)) == MOST_GROUPS
+    assert LEAST_GROUPS < len(groups("heads=32,d_head=128,keys=1200")) < MOST_GROUPS
+    assert len(groups("heads=64,d_head=256,keys=8192")) == LEAST_GROUPS
+
+
+def test_calls_of_a_group_differ_in_type_and_flag_and_a_step_follows_each_length():
+    for group in groups(PREFILL):
+        assert len({(case.batch, case.queries, case.keys) for case in group}) == 1
+        assert len({(case.dtype, case.is_causal) for case in group}) == len(group) == 4
+    keys = [group[0].keys for group in groups(DECODING)]
+    assert keys[:2] == [300, 40]
+    steps = zip(keys[2::2], keys[3::2], strict=True)
+    assert all(after == before + 1 for before, after in steps if before < 300)
 
 
 def test_a_call_that_is_refused_in_every_form_is_told_and_not_left_out():

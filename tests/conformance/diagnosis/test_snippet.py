@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from attnspec.conformance import laws, mutants
-from attnspec.conformance.attention.modes import THREADS, deterministic_algorithms
+from attnspec.conformance.attention.modes import MANY_THREADS, THREADS, deterministic_algorithms
 from attnspec.conformance.attention.subject import Subject
 from attnspec.conformance.attention.values import normal
 from attnspec.conformance.comparison.violation import Violation
@@ -322,7 +322,7 @@ def test_a_call_and_its_backward_pass_are_made_in_one_mode():
         call = subject.draw(CASE.but(mode=mode))
         subject.differentiate(call, torch.ones_like(call.query))
         run(snippet(subject, call, None), attention=attention)
-    of_threads = [(False, THREADS)] * 2 + [(True, THREADS)] * 2
+    of_threads = [(False, THREADS)] * 2 + [(True, MANY_THREADS)] * 2
     assert seen == [(False, 1)] * 2 + [(True, 1)] * 2 + of_threads
     assert torch.get_num_threads() == 1
     assert not torch.are_deterministic_algorithms_enabled()
@@ -333,7 +333,7 @@ def test_a_server_calls_in_inference_mode_in_a_thread_with_threads_of_its_own():
 
     def attention(query, key, value, **options):
         state = (torch.is_inference_mode_enabled(), torch.get_num_threads())
-        seen.append((*state, threading.get_ident() == here))
+        seen.append((*state, query.is_inference(), threading.get_ident() == here))
         return load("eager").attention(query, key, value, **options)
 
     here = threading.get_ident()
@@ -342,7 +342,7 @@ def test_a_server_calls_in_inference_mode_in_a_thread_with_threads_of_its_own():
     out = subject.call(call)
     names, _ = run(snippet(subject, call, None), attention=attention)
     assert torch.equal(out, names["out"])
-    assert seen == [(True, THREADS, False)] * 2
+    assert seen == [(True, MANY_THREADS, True, False)] * 2
     assert torch.get_num_threads() == 1
     with pytest.raises(ValueError, match="not possible under serving"):
         CASE.but(mode=CallMode.SERVING, backward=True)
