@@ -1,6 +1,7 @@
 """Calls at sizes that a user gives: those at which their model calls its attention."""
 
 import itertools
+import math
 import random
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, fields
@@ -19,11 +20,11 @@ from attnspec.conformance.attention.workloads import (
 )
 from attnspec.spec import Case, Feature
 
-LEAST_GROUPS, MOST_GROUPS = 2, 12
-"""Groups of calls at given sizes; there are more than the least number only up to a work."""
+GROUPS = 12
+"""Groups of calls at given sizes."""
 
 MOST_WORK = 120
-"""That work, in that of launches: half a minute on one core."""
+"""Work of all but the first two, at most, in that of launches: half a minute on one core."""
 
 Interval = tuple[int, int]
 """The least and the largest value of a size."""
@@ -104,6 +105,11 @@ class GivenSizes:
                 words.append(f"{each.name}={first}" + (f"-{last}" if last > first else ""))
         return ",".join(words)
 
+    @property
+    def is_trained(self) -> bool:
+        """Whether calls have gradients too: a single query is a step of decoding, without any."""
+        return self.queries is None or self.queries[1] > 1
+
     def holds(self, case: Case) -> bool:
         """Return whether a case has these sizes."""
         if None in (self.queries, self.keys) and case.queries != case.keys:
@@ -135,6 +141,7 @@ def calls_at(
     claimed: Collection[Feature],
     dtypes: Sequence[torch.dtype],
     refuses: Callable[[Case], str | None],
+    dice: random.Random,
     *,
     backward: bool,
     device: str = "cpu",
@@ -143,28 +150,29 @@ def calls_at(
     """Yield groups of calls at given sizes, in each storage type with the causal flag and without.
 
     The first group has the largest sizes and nothing else that is special, the second one the
-    smallest sizes, and others have sizes between them; every second one has a key more than the one
-    before, as a step of decoding. Options, modes, layouts and contents follow by turns. Calls of a
-    group differ in type and flag, while a kernel may keep a plan for the same lengths. A call that
-    is refused in every form is yielded as it is, and its reason is reported.
+    largest lengths in the smallest batch, and the third one the smallest sizes. In others sizes are
+    drawn, and every second one has a token more than the one before, as a step of decoding. Their
+    options, modes, layouts and contents follow by turns. Calls of a group differ in type and flag,
+    while a kernel may keep a plan for the same lengths. A call that is refused in every form is
+    yielded as it is, and its reason is reported. Groups that take too long are left out.
 
     Args:
         sizes: the sizes.
         claimed: the claimed features.
         dtypes: the claimed storage types.
         refuses: returns why a case is not claimed, or None.
+        dice: draw sizes.
         backward: whether calls have a backward pass.
         device: the device of the calls.
         is_aligned: whether the causal flag lets the last query read the last key; if it does not,
             it is not set where there are fewer queries than keys, which would read few keys.
     """
-    dice = random.Random(f"{sizes}/{backward}")
     turns = Turns(dice)
     options = [each for each in ALTERNATIVES if set(each) <= set(claimed)]
     flags = (True, False) if Feature.CAUSAL in claimed else (False,)
     work = 0.0
     drawn: dict[str, Any] = {}
-    for number in range(MOST_GROUPS):
+    for number in range(GROUPS):
         drawn = _drawn(sizes, number, drawn, dice, turns)
         case = Case(
             heads=sizes.heads,
@@ -181,32 +189,45 @@ def calls_at(
             if is_causal and is_cached and not is_aligned:
                 continue
             each = case.but(dtype=dtype, is_causal=is_causal, seed=dice.randrange(2**16))
-            if number:
+            if number not in PLAIN:
                 chosen = turns.choose(options) if number % 2 else ()
                 each = each.but(**options_of(chosen, dice))
                 each = varied(each, turns, "given sizes", is_cached=is_cached)
                 each = with_type_of_mask(each, turns)
             group.append(claimed_form(each, refuses) or each)
-        work += sum(map(work_of, group)) / WORK
-        if number >= LEAST_GROUPS and work > MOST_WORK:
-            return
-        yield group
+        more = sum(map(work_of, group)) / WORK if number >= 2 else 0
+        if work + more <= MOST_WORK:
+            work += more
+            yield group
+
+
+PLAIN = (0, 2)
+"""Groups without anything special: of the largest, and of the smallest sizes."""
 
 
 def _drawn(
     sizes: GivenSizes, number: int, before: dict[str, Any], dice: random.Random, turns: Turns
 ) -> dict[str, Any]:
-    """Return batch, queries and keys: the largest, then the smallest, then others."""
-    if number > 2 and number % 2 and sizes.keys is not None and before["keys"] < sizes.keys[1]:
-        return before | {"keys": before["keys"] + 1}
+    """Return batch, queries and keys of a group; those of the first ones are ends."""
+    if number > 3 and number % 2 == 0:
+        return before | _one_more(sizes, before)
 
     def draw(name: str) -> int:
         first, last = getattr(sizes, name)
-        if number < 2:
-            return int((last, first)[number])
-        size = log_uniform(first, last, dice)
+        if number < 3:
+            is_smallest = number == 2 or (number == 1 and name == "batch")
+            return int(first if is_smallest else last)
+        # short ones are like the shortest
+        size = log_uniform(max(first, math.isqrt(first * last)), last, dice)
         return size if name == "batch" else max(first, beside_a_tile(size, name, turns))
 
     drawn = {name: draw(name) for name in INTERVALS if getattr(sizes, name) is not None}
     length = drawn.get("queries") or drawn["keys"]
     return {"queries": length, "keys": length} | drawn
+
+
+def _one_more(sizes: GivenSizes, drawn: dict[str, Any]) -> dict[str, Any]:
+    """Return the lengths with a token more, if they are not the largest."""
+    names = ("keys",) if sizes.queries and sizes.keys else ("queries", "keys")
+    given = sizes.keys or sizes.queries
+    return {name: min(drawn[name] + 1, given[1]) if given else drawn[name] for name in names}

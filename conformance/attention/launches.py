@@ -418,7 +418,9 @@ class _Launches:
         is_multiple = sequence == AFTER_A_MULTIPLE or turns.choose((True, False), kind.name)
         if is_multiple and work < LARGEST:
             tile = next(tile for tile in TILES if tile <= max(1, length))
-            length = length // tile * tile
+            # the step before ends with a tile, or this call does
+            rest = few if sequence == CONTINUED and kind.queries and few < length else 0
+            length = (length - rest) // tile * tile + rest
         if case.window is not None and turns.choose((True, False), "side of a window"):
             case = case.but(window=(length // 2, case.window[1]))
         lengths = [length]

@@ -173,18 +173,20 @@ def _largest_calls(records: Sequence[Record]) -> list[str]:
 
 def _calls_at_given_sizes(records: Sequence[Record]) -> list[str]:
     """Return a line for each subject and the sizes that a user gave: how many calls had them."""
-    calls: dict[tuple[str, str], Counter[str]] = {}
+    calls: dict[tuple[str, str], dict[str, str]] = {}
     for record in records:
-        # a law that fails ends before it has made all of them
-        is_whole = record.outcome in CONFORMING
-        for name, value in record.figures.items():
-            if is_whole and name.startswith(GIVEN):
+        for name, count in record.figures.items():
+            if name.startswith(GIVEN):
                 sizes, with_gradients, _ = name.removeprefix(GIVEN).partition(WITH_GRADIENTS)
                 kind = with_gradients.strip() or "without gradients"
-                calls.setdefault((record.subject, sizes), Counter())[kind] += round(value)
+                of_sizes = calls.setdefault((record.subject, sizes), {})
+                if record.outcome in CONFORMING:
+                    of_sizes.setdefault(kind, f"{round(count) or 'no'} calls")
+                else:
+                    of_sizes[kind] = "calls until one failed"
     return [
         f"your sizes: {subject}: {sizes}: "
-        + ", ".join(f"{count or 'no'} calls {kind}" for kind, count in sorted(counts.items()))
+        + ", ".join(f"{count} {kind}" for kind, count in sorted(counts.items(), reverse=True))
         for (subject, sizes), counts in calls.items()
     ]
 

@@ -52,22 +52,38 @@ def _shown(path: str, first: int, last: int) -> str:
     name = Path(path).relative_to(folder) if Path(path).is_relative_to(folder) else path
     lines = f"{first}-{last}" if last > first else str(first)
     code = linecache.getline(path, first).strip()
-    condition = _condition(path, first)
-    under = f", under {linecache.getline(path, condition).strip()}" if condition else ""
-    return f"{name}:{lines}  {code}{under}".rstrip()
+    under = _condition(path, first)
+    return f"{name}:{lines}  {code}{under and f', under {under}'}".rstrip()
+
+
+def _condition(path: str, line: int) -> str:
+    """Return the first line of the innermost block around a line, or nothing in none."""
+    blocks = [each for each in _blocks(path) if each[0] <= line <= each[1]]
+    if not blocks:
+        return ""
+    *_, header, is_else = max(blocks)
+    return ("else of " if is_else else "") + linecache.getline(path, header).strip()
 
 
 @functools.lru_cache
-def _condition(path: str, line: int) -> int | None:
-    """Return the line of the innermost compound statement around a line, but for functions."""
+def _blocks(path: str) -> list[tuple[int, int, int, bool]]:
+    """Return the blocks of compound statements: first and last line, header, and whether `else`."""
     try:
         tree = ast.parse(Path(path).read_text(encoding="utf-8"))
     except (OSError, SyntaxError, ValueError):
-        return None
-    compound = (ast.If, ast.For, ast.While, ast.With, ast.Match)
-    around = [
-        node.lineno
-        for node in ast.walk(tree)
-        if isinstance(node, compound) and node.lineno < line <= (node.end_lineno or 0)
-    ]
-    return max(around, default=None)
+        return []
+    blocks: list[tuple[int, int, int, bool]] = []
+
+    def add(body: Sequence[ast.stmt], header: int, *, is_else: bool = False) -> None:
+        if body:
+            blocks.append((body[0].lineno, body[-1].end_lineno or 0, header, is_else))
+
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.If, ast.For, ast.While)):
+            add(node.body, node.lineno)
+            add(node.orelse, node.lineno, is_else=True)
+        elif isinstance(node, (ast.With, ast.ExceptHandler)):
+            add(node.body, node.lineno)
+        elif isinstance(node, ast.match_case):
+            add(node.body, node.pattern.lineno)
+    return blocks

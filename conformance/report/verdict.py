@@ -35,13 +35,16 @@ LAWS_NAMED = 12
 """Further laws of a cause that are named."""
 
 
-def print_verdict(records: Sequence[Record], console: Console, *, is_verbose: bool) -> None:
+def print_verdict(
+    records: Sequence[Record], console: Console, *, is_verbose: bool, left: int = 0
+) -> None:
     """Print a verdict for each subject, and then the causes of all broken laws.
 
     Args:
         records: of any number of subjects.
         console: where to print.
         is_verbose: print the whole message of every broken law, and not one for each cause.
+        left: laws that a run has not tried because it ended before.
     """
 
     def line(text: str, style: str = "") -> None:
@@ -53,7 +56,8 @@ def print_verdict(records: Sequence[Record], console: Console, *, is_verbose: bo
     explained = sum(bool(cause.explanation) for cause in causes)
     for subject in subjects_of(records):
         own = [record for record in records if record.subject == subject]
-        line(verdict_of(own, [cause for cause in causes if cause.subject == subject]))
+        its = [cause for cause in causes if cause.subject == subject]
+        line(verdict_of(own, its, left))
     for record in records:
         if record.outcome is Outcome.INTERNAL_ERROR:
             for text in ("", *_lines_of_internal_error(record)):
@@ -74,12 +78,13 @@ def print_verdict(records: Sequence[Record], console: Console, *, is_verbose: bo
         line("--verbose prints every broken law with the code that repeats its failure")
 
 
-def verdict_of(records: Sequence[Record], causes: Sequence[Cause]) -> str:
+def verdict_of(records: Sequence[Record], causes: Sequence[Cause], left: int = 0) -> str:
     """Return the verdict on one subject in a sentence.
 
     Args:
         records: those of the subject.
         causes: those of its broken laws.
+        left: laws that the run has not tried because it ended before.
     """
     subject = records[0].subject
     tried = [record for record in records if record.outcome not in UNTRIED]
@@ -98,6 +103,11 @@ def verdict_of(records: Sequence[Record], causes: Sequence[Cause]) -> str:
         return f"{subject}: NOT conforming{rest}: {undecided[0].reason}"
     if not tried:
         return f"{subject}: nothing was tried{rest}"
+    if not failures and left:
+        return (
+            f"{subject}: not decided{rest}: the run ended before {_count(left, 'law')} of it; "
+            f"{len(tried)} held"
+        )
     if not failures:
         known = sum(record.outcome is Outcome.EXPECTED_FAILURE for record in tried)
         but = f", but for {known} known deviations" if known else ""

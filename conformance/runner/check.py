@@ -78,9 +78,6 @@ class _LawRun:
         if isinstance(case, Case):
             items = case.batch * case.heads
             tally.record_sizes(self.count, case.queries, case.keys, items, backward=case.backward)
-            for sizes in self.subject.sizes:
-                if sizes.holds(case):
-                    tally.record_given(self.count, str(sizes), 1, backward=case.backward)
         self.dtypes[str(getattr(case, "dtype", "")).removeprefix("torch.")] = None
 
     def record(self, outcome: Outcome, started: float, **more: Any) -> Record:
@@ -188,20 +185,23 @@ def check(
                 break
             run.attempt(case)
         known = set(pinned)
-        with tally.counting(run.count):
-            chosen = law.design(subject) if law.design else ()
+        chosen = law.design(subject) if law.design else ()
         is_fresh = effort is not None and (law.fresh or not BUDGETS[effort].derandomised)
         seed = secrets.randbelow(2**32) if seed is None else seed
         run.seed = seed if is_fresh else None
+        with tally.counting(run.count):
+            given = law.given(subject, seed) if law.given else ()
         wide = _chosen(run, law.wide) if effort in (Effort.STANDARD, Effort.THOROUGH) else ()
         large = _chosen(run, law.large) if effort is Effort.THOROUGH else ()
-        for case in (*chosen, *dict.fromkeys((*wide, *large))):
+        for case in (*chosen, *dict.fromkeys((*given, *wide, *large))):
             if time.perf_counter() - started > ENOUGH:
                 reason = f"time for more large cases, which a law tries for {ENOUGH:g} s"
                 run.count.add_reason(reason, missing=True)
                 break
             if case not in known:
                 run.attempt(case)
+            if case in given:
+                _count_given(run, case)
         grown: Sequence[Any] = ()
         if effort is not None and grows(law, subject, effort):
             grown = grown_cases(law, subject, effort, seed)
@@ -226,6 +226,13 @@ def check(
         return run.record(outcome, started, reason=reasons[0])
     run.seed = seed if is_fresh or grown else None
     return run.record(Outcome.PASSED, started)
+
+
+def _count_given(run: _LawRun, case: Case) -> None:
+    """Count a call at each of the sizes that a user gave for it, if it is claimed."""
+    for sizes in run.subject.sizes:
+        if sizes.holds(case) and run.subject.refuses(case) is None:
+            tally.record_given(run.count, str(sizes), 1, backward=case.backward)
 
 
 def _compiles_each_shape(subject: Any) -> bool:

@@ -275,7 +275,8 @@ class Collector:
         if self.settings.progress:  # a command, which prints no failures of pytest
             from attnspec.conformance.report.verdict import print_verdict
 
-            print_verdict(records, console, is_verbose=self.settings.verbose)
+            left = len(self.collected.keys() - self.records.keys())
+            print_verdict(records, console, is_verbose=self.settings.verbose, left=left)
             console.print()
             several = len({record.subject for record in records}) > 1
             is_whole = self.settings.verbose or several

@@ -70,12 +70,13 @@ def cases_of_launches(
     return tuple(case for sequence in sequences for case in sequence)
 
 
-def cases_of_given_sizes(subject: Subject, *, backward: bool) -> tuple[Case, ...]:
+def cases_of_given_sizes(subject: Subject, seed: int, *, backward: bool) -> tuple[Case, ...]:
     """Return calls at the sizes that a user gives, if any."""
     implementation = subject.implementation
+    all_sizes = [each for each in subject.sizes if each.is_trained or not backward]
     count = tally.current()
     if count is not None:
-        for sizes in subject.sizes:
+        for sizes in all_sizes:
             tally.record_given(count, str(sizes), 0, backward=backward)
     calls = [
         calls_at(
@@ -83,11 +84,12 @@ def cases_of_given_sizes(subject: Subject, *, backward: bool) -> tuple[Case, ...
             implementation.features,
             implementation.dtypes,
             subject.refuses,
+            random.Random(f"{seed}/{sizes}/{backward}"),
             backward=backward,
             device=subject.device,
             is_aligned=subject.is_aligned,
         )
-        for sizes in subject.sizes
+        for sizes in all_sizes
     ]
     # a run that is short of time has met some of each
     by_turns = itertools.zip_longest(*calls, fillvalue=[])
@@ -143,7 +145,7 @@ def _sequences(subject: Subject, kind: Kind, seed: int, is_thorough: bool) -> It
         NEEDLES.but(heads=2, kv_heads=1, mode=CallMode.OTHER_THREAD),
         NEEDLES.but(heads=2, kv_heads=1, values=Values.UNEVEN),
     ),
-    design=partial(cases_of_given_sizes, backward=False),
+    given=partial(cases_of_given_sizes, backward=False),
     wide=partial(cases_of_launches, backward=False),
     large=partial(cases_of_launches, backward=False, is_thorough=True),
     fresh=True,
@@ -169,7 +171,7 @@ def law_the_largest_calls_equal_the_definition(subject: Subject, case: Case) -> 
             heads=1, kv_heads=1, queries=2060, keys=2060, d_head=16, d_value=16, dtype=F16
         ),
     ),
-    design=partial(cases_of_given_sizes, backward=True),
+    given=partial(cases_of_given_sizes, backward=True),
     wide=partial(cases_of_launches, backward=True),
     large=partial(cases_of_launches, backward=True, is_thorough=True),
     fresh=True,

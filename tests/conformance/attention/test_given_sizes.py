@@ -1,14 +1,11 @@
 """Sizes that a user gives: how they are read, and the calls that have them."""
 
+import random
+
 import pytest
 import torch
 
-from attnspec.conformance.attention.given_sizes import (
-    LEAST_GROUPS,
-    MOST_GROUPS,
-    GivenSizes,
-    calls_at,
-)
+from attnspec.conformance.attention.given_sizes import GROUPS, GivenSizes, calls_at
 from attnspec.spec import Feature, Layouts
 
 BASIC = frozenset({Feature.CAUSAL, Feature.GQA})
@@ -17,9 +14,9 @@ PREFILL = "heads=6,kv_heads=2,d_head=16,queries=70-200"
 DECODING = "batch=2-5,heads=6,kv_heads=2,d_head=16,queries=1,keys=40-300"
 
 
-def groups(text, claimed=BASIC, refuses=lambda case: None, backward=False, **options):
-    sizes = GivenSizes.read(text)
-    return list(calls_at(sizes, claimed, DTYPES, refuses, backward=backward, **options))
+def groups(text, claimed=BASIC, refuses=lambda case: None, backward=False, seed=0, **options):
+    sizes, dice = GivenSizes.read(text), random.Random(seed)
+    return list(calls_at(sizes, claimed, DTYPES, refuses, dice, backward=backward, **options))
 
 
 def calls(text, **options):
@@ -88,19 +85,38 @@ def test_options_that_are_claimed_take_turns():
 
 
 def test_calls_that_take_long_are_few():
-    assert len(groups(PREFILL)) == MOST_GROUPS
-    assert LEAST_GROUPS < len(groups("heads=32,d_head=128,keys=1200")) < MOST_GROUPS
-    assert len(groups("heads=64,d_head=256,keys=8192")) == LEAST_GROUPS
+    assert len(groups(PREFILL)) == GROUPS
+    assert 2 < len(groups("heads=32,d_head=128,keys=1200")) < GROUPS
+    assert len(groups("heads=64,d_head=256,keys=8192")) == 2
+    # of a wide interval, the largest lengths are few
+    lengths = [group[0].keys for group in groups("heads=64,d_head=256,keys=1-8192")]
+    assert lengths[:3] == [8192, 8192, 1]
+    assert len(lengths) > 3
+    assert max(lengths[3:]) < 4096
 
 
 def test_calls_of_a_group_differ_in_type_and_flag_and_a_step_follows_each_length():
     for group in groups(PREFILL):
         assert len({(case.batch, case.queries, case.keys) for case in group}) == 1
         assert len({(case.dtype, case.is_causal) for case in group}) == len(group) == 4
-    keys = [group[0].keys for group in groups(DECODING)]
-    assert keys[:2] == [300, 40]
-    steps = zip(keys[2::2], keys[3::2], strict=True)
-    assert all(after == before + 1 for before, after in steps if before < 300)
+    lengths = [(group[0].batch, group[0].keys) for group in groups(DECODING)]
+    assert lengths[:3] == [(5, 300), (2, 300), (2, 40)]
+    steps = zip(lengths[3::2], lengths[4::2], strict=False)
+    assert all(after == (batch, min(keys + 1, 300)) for (batch, keys), after in steps)
+    square = [(group[0].queries, group[0].keys) for group in groups(PREFILL)]
+    assert all(queries == keys for queries, keys in square)
+    assert square[4] == (square[3][0] + 1, square[3][1] + 1)
+
+
+def test_another_seed_draws_other_sizes():
+    assert groups(PREFILL) == groups(PREFILL)
+    assert groups(PREFILL)[3:] != groups(PREFILL, seed=1)[3:]
+
+
+def test_a_single_query_is_not_trained():
+    assert not GivenSizes.read(DECODING).is_trained
+    assert GivenSizes.read(PREFILL).is_trained
+    assert GivenSizes.read("heads=2,d_head=8,queries=1-4,keys=70").is_trained
 
 
 def test_a_call_that_is_refused_in_every_form_is_told_and_not_left_out():

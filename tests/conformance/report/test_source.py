@@ -6,7 +6,7 @@ import pytest
 
 from attnspec.conformance.report.matrix import run_notes
 from attnspec.conformance.report.record import Outcome, Record
-from attnspec.conformance.report.source import MOST_PLACES, lines_of_no_call
+from attnspec.conformance.report.source import MOST_PLACES, _condition, lines_of_no_call
 from attnspec.conformance.report.verdict import verdict_of
 
 SOURCE = """def attention(query, key, value):
@@ -80,3 +80,42 @@ def test_the_lines_of_a_record_survive_json(record):
     assert Record.from_json(older.to_json()) == older
     with pytest.raises(ValueError, match="not a record"):
         Record.from_json(record.to_json().replace('"lines": {', '"lines": [{').replace("}}", "}]"))
+
+
+def test_the_block_around_a_line_is_that_of_its_condition(tmp_path):
+    path = tmp_path / "blocks.py"
+    path.write_text(
+        """def f(x):
+    if x > 1:
+        x = 1
+    elif x > 2:
+        x = 2
+    else:
+        x = 3
+    for each in x:
+        with each:
+            x = 4
+    else:
+        x = 5
+    try:
+        x = 6
+    except TypeError:
+        x = 7
+    match x:
+        case 1:
+            x = 8
+    x = 9
+"""
+    )
+    under = {line: _condition(str(path), line) for line in (3, 5, 7, 10, 12, 14, 16, 19, 20)}
+    assert under == {
+        3: "if x > 1:",
+        5: "elif x > 2:",
+        7: "else of elif x > 2:",
+        10: "with each:",
+        12: "else of for each in x:",
+        14: "",
+        16: "except TypeError:",
+        19: "case 1:",
+        20: "",
+    }

@@ -128,3 +128,13 @@ def test_a_cause_has_at_most_25_lines():
         lines = lines_of(cause, "Cause")
         assert len(lines) <= 25
         assert ("Reproduce:" in lines) == (length <= 10)
+
+
+def test_a_run_that_ended_early_is_never_called_conforming():
+    passed = Record(subject="mine", law="a", clauses=("ATT-1",), outcome=Outcome.PASSED)
+    stream = io.StringIO()
+    console = Console(file=stream, width=500)
+    print_verdict([passed, passed], console, is_verbose=False, left=7)
+    assert stream.getvalue() == "mine: not decided: the run ended before 7 laws of it; 2 held\n"
+    print_verdict([passed, failed("b")], console, is_verbose=False, left=7)
+    assert "mine: NOT conforming: 1 of 2 laws broken" in stream.getvalue()
