@@ -46,6 +46,10 @@ FIRST = (
     "--laws a-causal-row-attends-its-prefix"
 )
 KERNEL = "tests/test_readme.py::test_the_code_of_the_page_on_kernels_runs"
+GIVEN = (
+    "tests/conformance/cli/test_check.py"
+    "::test_a_mistake_at_given_sizes_is_found_and_lines_that_no_call_reached_are_named"
+)
 STUDENT = (
     "tests/conformance/cli/test_check_gpt2.py::test_three_mistakes_are_found_one_after_another"
 )
@@ -126,6 +130,12 @@ TESTED = {
         "docs/check_kernel.md",
         '@parametrize_with_laws([my_attention], expected_failures={"default-scale": "issue 17"})',
     ): KERNEL,
+    ("docs/check_kernel.md", "$ attnspec check my_kernels.py:attention \\"): GIVEN,
+    (
+        "docs/reports.md",
+        "mine.py:attention: conforming in all of 107 laws (96 not claimed); "
+        "no call reached 1 place in its code",
+    ): GIVEN,
     ("docs/check_kernel.md", "from attnspec.conformance.api import check_attention"): KERNEL,
     (
         "docs/check_kernel.md",

@@ -67,6 +67,7 @@ class Subject:
             that loads a registered implementation, or imports the function.
         is_bare: true if its claims were read from its parameters, not declared.
         sizes: those that a user gives, at which it is called beside all others.
+        seed: of the calls at these sizes.
         last_call: the most recent call, to which the message of a failing law refers.
         last_state: the settings of torch around that call.
         last_diagnosis: the mutants (planted bugs) that the last diagnosis named.
@@ -82,6 +83,7 @@ class Subject:
     import_code: str = ""
     is_bare: bool = False
     sizes: tuple[GivenSizes, ...] = ()
+    seed: int = 0
     last_call: Call | None = field(default=None, init=False)
     last_grad: tuple[torch.Tensor, tuple[str, ...]] | None = field(default=None, init=False)
     last_state: TorchState = field(default=TorchState(), init=False)

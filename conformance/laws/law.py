@@ -33,8 +33,6 @@ class Law:
         pinned: cases tried first, in this order, smallest first, without shrinking.
         design: `design(subject)` returns cases chosen for the claims of the subject, tried after
             the pinned ones and like them.
-        given: `given(subject, seed)` returns cases of sizes that a user gives, tried after these at
-            every effort.
         wide: cases that detect no further mutant, most of them larger, tried from effort standard
             on, after the pinned ones and like them; or `wide(subject, seed)`, which returns them.
         large: likewise, tried at effort thorough only, after these.
@@ -52,7 +50,6 @@ class Law:
     pinned: Sequence[Any] = ()
     explore: Explore | None = None
     design: Callable[[Any], Sequence[Any]] | None = None
-    given: Callable[[Any, int], Sequence[Any]] | None = None
     needs: frozenset[str] = frozenset()
     cost: float = 1.0
     wide: Wide = ()
@@ -78,7 +75,6 @@ def law(
     pinned: Sequence[Any] = (),
     explore: Explore | None = None,
     design: Callable[[Any], Sequence[Any]] | None = None,
-    given: Callable[[Any, int], Sequence[Any]] | None = None,
     needs: Iterable[str] = (),
     cost: float = 1.0,
     wide: Wide = (),
@@ -113,7 +109,6 @@ def law(
             pinned=tuple(pinned),
             explore=explore,
             design=design,
-            given=given,
             needs=frozenset(needs).union(_common_features(pinned)),
             cost=cost,
             wide=wide if callable(wide) else tuple(wide),

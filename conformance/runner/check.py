@@ -185,22 +185,23 @@ def check(
                 break
             run.attempt(case)
         known = set(pinned)
-        chosen = law.design(subject) if law.design else ()
         is_fresh = effort is not None and (law.fresh or not BUDGETS[effort].derandomised)
         seed = secrets.randbelow(2**32) if seed is None else seed
         run.seed = seed if is_fresh else None
+        if isinstance(subject, Subject):
+            subject.seed = seed
         with tally.counting(run.count):
-            given = law.given(subject, seed) if law.given else ()
+            chosen = law.design(subject) if law.design else ()
         wide = _chosen(run, law.wide) if effort in (Effort.STANDARD, Effort.THOROUGH) else ()
         large = _chosen(run, law.large) if effort is Effort.THOROUGH else ()
-        for case in (*chosen, *dict.fromkeys((*given, *wide, *large))):
+        for case in (*chosen, *dict.fromkeys((*wide, *large))):
             if time.perf_counter() - started > ENOUGH:
                 reason = f"time for more large cases, which a law tries for {ENOUGH:g} s"
                 run.count.add_reason(reason, missing=True)
                 break
             if case not in known:
                 run.attempt(case)
-            if case in given:
+            if case in chosen:
                 _count_given(run, case)
         grown: Sequence[Any] = ()
         if effort is not None and grows(law, subject, effort):
@@ -229,8 +230,8 @@ def check(
 
 
 def _count_given(run: _LawRun, case: Case) -> None:
-    """Count a call at each of the sizes that a user gave for it, if it is claimed."""
-    for sizes in run.subject.sizes:
+    """Count a call at each of the sizes that a user gave for the law, if it is claimed."""
+    for sizes in getattr(run.subject, "sizes", ()):
         if sizes.holds(case) and run.subject.refuses(case) is None:
             tally.record_given(run.count, str(sizes), 1, backward=case.backward)
 

@@ -70,7 +70,7 @@ def cases_of_launches(
     return tuple(case for sequence in sequences for case in sequence)
 
 
-def cases_of_given_sizes(subject: Subject, seed: int, *, backward: bool) -> tuple[Case, ...]:
+def cases_of_given_sizes(subject: Subject, *, backward: bool) -> tuple[Case, ...]:
     """Return calls at the sizes that a user gives, if any."""
     implementation = subject.implementation
     all_sizes = [each for each in subject.sizes if each.is_trained or not backward]
@@ -84,7 +84,7 @@ def cases_of_given_sizes(subject: Subject, seed: int, *, backward: bool) -> tupl
             implementation.features,
             implementation.dtypes,
             subject.refuses,
-            random.Random(f"{seed}/{sizes}/{backward}"),
+            random.Random(f"{subject.seed}/{sizes}/{backward}"),
             backward=backward,
             device=subject.device,
             is_aligned=subject.is_aligned,
@@ -145,7 +145,7 @@ def _sequences(subject: Subject, kind: Kind, seed: int, is_thorough: bool) -> It
         NEEDLES.but(heads=2, kv_heads=1, mode=CallMode.OTHER_THREAD),
         NEEDLES.but(heads=2, kv_heads=1, values=Values.UNEVEN),
     ),
-    given=partial(cases_of_given_sizes, backward=False),
+    design=partial(cases_of_given_sizes, backward=False),
     wide=partial(cases_of_launches, backward=False),
     large=partial(cases_of_launches, backward=False, is_thorough=True),
     fresh=True,
@@ -171,7 +171,7 @@ def law_the_largest_calls_equal_the_definition(subject: Subject, case: Case) -> 
             heads=1, kv_heads=1, queries=2060, keys=2060, d_head=16, d_value=16, dtype=F16
         ),
     ),
-    given=partial(cases_of_given_sizes, backward=True),
+    design=partial(cases_of_given_sizes, backward=True),
     wide=partial(cases_of_launches, backward=True),
     large=partial(cases_of_launches, backward=True, is_thorough=True),
     fresh=True,
