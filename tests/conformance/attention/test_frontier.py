@@ -35,7 +35,9 @@ def sizes_of(case):
 @pytest.mark.parametrize("backward", [False, True])
 def test_most_calls_are_as_large_as_is_affordable(backward):
     cases = calls(backward=backward)
-    assert all(is_affordable(case, SHARE) and case.backward is backward for case in cases)
+    # a length is rounded down to a tile, and fewer keys may be judged by more heads
+    assert all(is_affordable(case, 1.02 * SHARE) for case in cases)
+    assert all(case.backward is backward for case in cases)
     limited = [case for case in cases if work_of(case) > 0.9 * SHARE]
     # others reach a limit of memory, or have few sizes that may be larger than one
     assert len(limited) > 0.6 * len(cases)
