@@ -24,7 +24,7 @@ GROUPS = 12
 """Groups of calls at given sizes."""
 
 MOST_WORK = 120
-"""Work of all but the first two, at most, in that of launches: half a minute on one core."""
+"""Work of all but the first three, at most, in that of launches: half a minute on one core."""
 
 Interval = tuple[int, int]
 """The least and the largest value of a size."""
@@ -149,12 +149,13 @@ def calls_at(
 ) -> Iterator[list[Case]]:
     """Yield groups of calls at given sizes, in each storage type with the causal flag and without.
 
-    The first group has the largest sizes and nothing else that is special, the second one the
-    largest lengths in the smallest batch, and the third one the smallest sizes. In others sizes are
-    drawn, and every second one has a token more than the one before, as a step of decoding. Their
-    options, modes, layouts and contents follow by turns. Calls of a group differ in type and flag,
-    while a kernel may keep a plan for the same lengths. A call that is refused in every form is
-    yielded as it is, and its reason is reported. Groups that take too long are left out.
+    The first group has the largest sizes, the second one the smallest, and nothing else that is
+    special; the third one has the largest lengths in the smallest batch, so that more texts of
+    fewer tokens follow. In others sizes are drawn, and every second one has a token more than the
+    one before, as a step of decoding, by turns after a whole block of a cache. Their options,
+    modes, layouts and contents follow by turns. Calls of a group differ in type and flag, while a
+    kernel may keep a plan for the same lengths. A call that is refused in every form is yielded as
+    it is, and its reason is reported. Groups that take too long are left out.
 
     Args:
         sizes: the sizes.
@@ -195,14 +196,17 @@ def calls_at(
                 each = varied(each, turns, "given sizes", is_cached=is_cached)
                 each = with_type_of_mask(each, turns)
             group.append(claimed_form(each, refuses) or each)
-        more = sum(map(work_of, group)) / WORK if number >= 2 else 0
+        more = sum(map(work_of, group)) / WORK if number > 2 else 0
         if work + more <= MOST_WORK:
             work += more
             yield group
 
 
-PLAIN = (0, 2)
+PLAIN = (0, 1)
 """Groups without anything special: of the largest, and of the smallest sizes."""
+
+BLOCK = 256
+"""Tokens of a block of a cache, or of several smaller ones."""
 
 
 def _drawn(
@@ -213,13 +217,18 @@ def _drawn(
         return before | _one_more(sizes, before)
 
     def draw(name: str) -> int:
-        first, last = getattr(sizes, name)
+        interval: Interval = getattr(sizes, name)
+        first, last = interval
         if number < 3:
-            is_smallest = number == 2 or (number == 1 and name == "batch")
-            return int(first if is_smallest else last)
+            is_smallest = number == 1 or (number == 2 and name == "batch")
+            return first if is_smallest else last
         # short ones are like the shortest
         size = log_uniform(max(first, math.isqrt(first * last)), last, dice)
-        return size if name == "batch" else max(first, beside_a_tile(size, name, turns))
+        if name == "batch":
+            return size
+        if last > BLOCK and turns.choose((True, False), (name, "blocks")):
+            return max(first, size // BLOCK * BLOCK, BLOCK)
+        return max(first, beside_a_tile(size, name, turns))
 
     drawn = {name: draw(name) for name in INTERVALS if getattr(sizes, name) is not None}
     length = drawn.get("queries") or drawn["keys"]

@@ -87,10 +87,10 @@ def test_options_that_are_claimed_take_turns():
 def test_calls_that_take_long_are_few():
     assert len(groups(PREFILL)) == GROUPS
     assert 2 < len(groups("heads=32,d_head=128,keys=1200")) < GROUPS
-    assert len(groups("heads=64,d_head=256,keys=8192")) == 2
+    assert len(groups("heads=64,d_head=256,keys=8192")) == 3
     # of a wide interval, the largest lengths are few
     lengths = [group[0].keys for group in groups("heads=64,d_head=256,keys=1-8192")]
-    assert lengths[:3] == [8192, 8192, 1]
+    assert lengths[:3] == [8192, 1, 8192]
     assert len(lengths) > 3
     assert max(lengths[3:]) < 4096
 
@@ -100,12 +100,21 @@ def test_calls_of_a_group_differ_in_type_and_flag_and_a_step_follows_each_length
         assert len({(case.batch, case.queries, case.keys) for case in group}) == 1
         assert len({(case.dtype, case.is_causal) for case in group}) == len(group) == 4
     lengths = [(group[0].batch, group[0].keys) for group in groups(DECODING)]
-    assert lengths[:3] == [(5, 300), (2, 300), (2, 40)]
+    assert lengths[:3] == [(5, 300), (2, 40), (2, 300)]
     steps = zip(lengths[3::2], lengths[4::2], strict=False)
     assert all(after == (batch, min(keys + 1, 300)) for (batch, keys), after in steps)
     square = [(group[0].queries, group[0].keys) for group in groups(PREFILL)]
     assert all(queries == keys for queries, keys in square)
     assert square[4] == (square[3][0] + 1, square[3][1] + 1)
+
+
+def test_steps_follow_whole_blocks_and_more_texts_of_fewer_tokens_follow_one_long_text():
+    several = [groups("batch=1-8,heads=2,d_head=8,queries=1,keys=1-4096", seed=n) for n in range(8)]
+    assert all(any(group[0].keys % 256 == 1 for group in each[4::2]) for each in several)
+    for _, _, (before, *_), (after, *_), *_ in several:
+        assert (before.batch, before.keys) == (1, 4096)
+        assert after.keys < before.keys
+        assert after.batch > before.batch
 
 
 def test_another_seed_draws_other_sizes():
