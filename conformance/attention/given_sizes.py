@@ -47,11 +47,11 @@ class GivenSizes:
         d_value: channels of a value.
     """
 
-    batch: Interval
+    batch: tuple[int, int]
     heads: int
     kv_heads: int
-    queries: Interval | None
-    keys: Interval | None
+    queries: tuple[int, int] | None
+    keys: tuple[int, int] | None
     d_head: int
     d_value: int
 
