@@ -14,8 +14,8 @@ import torch
 
 from attnspec.conformance.attention.launches import WIDTHS, is_affordable, largest, varied
 from attnspec.conformance.attention.workloads import (
-    ALTERNATIVES,
     Turns,
+    claimed_alternatives,
     options_of,
     with_type_of_mask,
 )
@@ -69,7 +69,7 @@ def frontier_calls(
             it is not set where there are fewer queries than keys, which would read few keys.
     """
     turns = Turns(dice)
-    options = [each for each in ALTERNATIVES if set(each) <= set(claimed)]
+    options = claimed_alternatives(claimed)
     # every second call has none
     options += [()] * len(options)
     while True:

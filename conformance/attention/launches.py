@@ -164,7 +164,7 @@ class Kind:
 
     @property
     def follows(self) -> bool:
-        """Whether the queries follow other keys, as those of a later step of a cache do."""
+        """True if the queries follow other keys, as those of a later step of a cache do."""
         return self.queries is not None or max(self.share) < 1
 
 
@@ -441,18 +441,16 @@ class _Launches:
 
     def changed(self, case: Case) -> Case:
         """Return a call of the same lengths and query heads that differs in something else."""
-        changes: list[dict[str, Any]] = [
-            {"dtype": dtype} for dtype in quick_types(self.dtypes, self.device)
+        changes: list[tuple[str, Any]] = [
+            ("dtype", dtype) for dtype in quick_types(self.dtypes, self.device)
         ]
         if Feature.CAUSAL in self.claimed and (self.is_aligned or case.queries >= case.keys):
-            changes.append({"is_causal": not case.is_causal})
+            changes.append(("is_causal", not case.is_causal))
         if Feature.GQA in self.claimed:
-            changes += [{"kv_heads": heads} for heads in (1, max(1, case.heads // 2), case.heads)]
+            heads = (1, max(1, case.heads // 2), case.heads)
+            changes += [("kv_heads", number) for number in heads if case.heads % number == 0]
         others = [
-            case.but(**each)
-            for each in changes
-            if case.heads % each.get("kv_heads", 1) == 0
-            and any(getattr(case, name) != value for name, value in each.items())
+            case.but(**{name: value}) for name, value in changes if getattr(case, name) != value
         ]
         fitting = [each for each in others if is_affordable(each, 2 * work_of(case))]
         return self.turns.choose(fitting, "changed") if fitting else case

@@ -4,7 +4,7 @@ import contextvars
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -85,10 +85,10 @@ IN_A_THREAD = (CallMode.OTHER_THREAD, CallMode.SERVING, CallMode.TRAINING)
 
 
 @contextmanager
-def _both(*contexts: AbstractContextManager[object]) -> Iterator[None]:
-    with ExitStack() as stack:
-        for each in contexts:
-            stack.enter_context(each)
+def _both(
+    one: AbstractContextManager[object], other: AbstractContextManager[object]
+) -> Iterator[None]:
+    with one, other:
         yield
 
 

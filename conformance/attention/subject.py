@@ -231,7 +231,7 @@ class Subject:
 
     @property
     def is_aligned(self) -> bool:
-        """Whether the causal flag lets the last query read the last key."""
+        """True if the causal flag lets the last query read the last key."""
         return self.implementation.profile.causal_alignment is CausalAlignment.LOWER_RIGHT
 
     def call_with_lse(self, call: Call) -> tuple[torch.Tensor, torch.Tensor]:

@@ -7,7 +7,7 @@ wrong only where more of them come together, as a causal flag, groups of heads, 
 
 import functools
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -122,6 +122,11 @@ ALTERNATIVES_WITHOUT_ORDER: tuple[tuple[Feature, ...], ...] = (
     (Feature.SINKS,),
 )
 """Likewise of phases in which queries do not follow one another."""
+
+
+def claimed_alternatives(claimed: Collection[Feature]) -> list[tuple[Feature, ...]]:
+    """Return those options of decoders that are claimed, the first of which is none."""
+    return [each for each in ALTERNATIVES if set(each) <= set(claimed)]
 
 
 class Turns:

@@ -71,7 +71,7 @@ class Lines:
     def watched(self) -> Iterator[None]:
         """Note the lines that run in a block, in this thread and in those that it starts.
 
-        Nothing is noted beside another tracer, as of a debugger.
+        If another tracer is at work, as that of a debugger, no line is noted.
         """
         if sys.gettrace() is not None:
             yield
@@ -150,14 +150,19 @@ def missing(found: Iterable[Found]) -> dict[str, list[tuple[int, int]]]:
 
 
 @functools.lru_cache(maxsize=256)
+def tree_of(name: str) -> ast.Module:
+    """Return the syntax tree of a file; one without statements if it cannot be read."""
+    try:
+        return ast.parse(Path(name).read_text(encoding="utf-8"))
+    except (OSError, SyntaxError, ValueError):
+        return ast.Module(body=[], type_ignores=[])
+
+
+@functools.lru_cache(maxsize=256)
 def _functions(name: str) -> list[set[int]]:
     """Return the lines with a statement of each function of a file."""
-    try:
-        text = Path(name).read_text(encoding="utf-8")
-        tree, code = ast.parse(text), compile(text, name, "exec", dont_inherit=True)
-    except (OSError, SyntaxError, ValueError):
-        return []
-    with_code = set(_lines_with_code(code))
+    tree = tree_of(name)
+    with_code = set(_lines_with_code(compile(tree, name, "exec", dont_inherit=True)))
     return [
         with_code & set(_statements(node.body))
         for node in ast.walk(tree)
@@ -208,8 +213,13 @@ def _ranges(numbers: Iterable[int]) -> str:
     ranges = []
     for _, group in itertools.groupby(enumerate(sorted(numbers)), lambda pair: pair[1] - pair[0]):
         first, *_, last = [number for _, number in group] * 2
-        ranges.append(f"{first}-{last}" if last > first else str(first))
+        ranges.append(range_of(first, last))
     return ",".join(ranges)
+
+
+def range_of(first: int, last: int) -> str:
+    """Return consecutive numbers in words: "3-9", or "12" for one alone."""
+    return f"{first}-{last}" if last > first else str(first)
 
 
 def _numbers(ranges: str) -> Iterator[int]:

@@ -6,7 +6,7 @@ import linecache
 from collections.abc import Sequence
 from pathlib import Path
 
-from attnspec.conformance.comparison.lines import missing
+from attnspec.conformance.comparison.lines import missing, range_of, tree_of
 from attnspec.conformance.report.record import CONFORMING, UNTRIED, Record
 
 MOST_PLACES = 8
@@ -50,10 +50,9 @@ def _shown(path: str, first: int, last: int) -> str:
     """Return a place as seen from the working folder, with its code and the condition of it."""
     folder = Path.cwd()
     name = Path(path).relative_to(folder) if Path(path).is_relative_to(folder) else path
-    lines = f"{first}-{last}" if last > first else str(first)
     code = linecache.getline(path, first).strip()
     under = _condition(path, first)
-    return f"{name}:{lines}  {code}{under and f', under {under}'}".rstrip()
+    return f"{name}:{range_of(first, last)}  {code}{under and f', under {under}'}".rstrip()
 
 
 def _condition(path: str, line: int) -> str:
@@ -68,17 +67,13 @@ def _condition(path: str, line: int) -> str:
 @functools.lru_cache
 def _blocks(path: str) -> list[tuple[int, int, int, bool]]:
     """Return the blocks of compound statements: first and last line, header, and whether `else`."""
-    try:
-        tree = ast.parse(Path(path).read_text(encoding="utf-8"))
-    except (OSError, SyntaxError, ValueError):
-        return []
     blocks: list[tuple[int, int, int, bool]] = []
 
     def add(body: Sequence[ast.stmt], header: int, *, is_else: bool = False) -> None:
         if body:
             blocks.append((body[0].lineno, body[-1].end_lineno or 0, header, is_else))
 
-    for node in ast.walk(tree):
+    for node in ast.walk(tree_of(path)):
         if isinstance(node, (ast.If, ast.For, ast.While)):
             add(node.body, node.lineno)
             add(node.orelse, node.lineno, is_else=True)

@@ -128,20 +128,24 @@ def _in_words(pair: Iterable[Any]) -> str:
 
 def _function_of(subject: Any) -> Any:
     """Return the function of a subject of any kind, or `None`."""
-    declared = getattr(subject, "implementation", subject)
-    names = ("attention", "function", "build")
+    declared, names = _declared(subject), ("attention", "function", "build")
     return next((getattr(declared, name) for name in names if hasattr(declared, name)), None)
+
+
+def _declared(subject: Any) -> Any:
+    """Return the declaration of a subject of any kind, which may be one itself."""
+    return getattr(subject, "implementation", subject)
 
 
 def claims(subject: Any) -> Iterable[str]:
     """List the features and extras that a subject of any kind declares."""
-    claimed = getattr(subject, "implementation", subject)
+    claimed = _declared(subject)
     return (*getattr(claimed, "features", ()), *getattr(claimed, "extras", ()))
 
 
 def unavailable(subject: Any) -> str | None:
     """Return the reason why a subject of any kind cannot run here, or `None`."""
-    reason = getattr(getattr(subject, "implementation", subject), "unavailable", None)
+    reason = getattr(_declared(subject), "unavailable", None)
     return None if reason is None else reason()
 
 
@@ -192,6 +196,7 @@ def check(
             subject.seed = seed
         with tally.counting(run.count):
             chosen = law.design(subject) if law.design else ()
+        given = set(chosen) if getattr(subject, "sizes", ()) else ()
         wide = _chosen(run, law.wide) if effort in (Effort.STANDARD, Effort.THOROUGH) else ()
         large = _chosen(run, law.large) if effort is Effort.THOROUGH else ()
         for case in (*chosen, *dict.fromkeys((*wide, *large))):
@@ -201,7 +206,7 @@ def check(
                 break
             if case not in known:
                 run.attempt(case)
-            if case in chosen:
+            if case in given:
                 _count_given(run, case)
         grown: Sequence[Any] = ()
         if effort is not None and grows(law, subject, effort):
@@ -231,14 +236,13 @@ def check(
 
 def _count_given(run: _LawRun, case: Case) -> None:
     """Count a call at each of the sizes that a user gave for the law, if it is claimed."""
-    for sizes in getattr(run.subject, "sizes", ()):
+    for sizes in run.subject.sizes:
         if sizes.holds(case) and run.subject.refuses(case) is None:
             tally.record_given(run.count, str(sizes), 1, backward=case.backward)
 
 
 def _compiles_each_shape(subject: Any) -> bool:
-    claimed = getattr(subject, "implementation", subject)
-    return bool(getattr(claimed, "compiles_each_shape", False))
+    return bool(getattr(_declared(subject), "compiles_each_shape", False))
 
 
 def _spread(cases: Sequence[Any], number: int) -> list[Any]:

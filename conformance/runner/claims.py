@@ -83,8 +83,9 @@ class Claims:
         Raises:
             ValueError: for a word that is not one of the choices, naming it and them.
         """
-        if operator is not None and tuple(sizes):
-            raise ValueError(f"{operator}: sizes are those of attention: omit them")
+        given = tuple(map(GivenSizes.read, sizes))
+        if operator is not None:
+            _refuse_sizes(given, operator)
         named = set(_words(features or ""))
         known = _FEATURES if operator is None else sorted(declaration_of(operator).FEATURES)
         kinds = [kind for word, kind in MASK_KINDS.items() if word in named]
@@ -93,7 +94,7 @@ class Claims:
             if features is None
             else frozenset(_choice("feature", each, known) for each in _words(features)),
             operator=operator,
-            sizes=tuple(map(GivenSizes.read, sizes)),
+            sizes=given,
             masks=kinds[0] if len(kinds) == 1 and Feature.MASK not in named else None,
             dtypes=None
             if dtypes is None
@@ -138,8 +139,7 @@ class Claims:
             raise ValueError(f"{model.name}: a GPT-2 has no profile: omit the profile")
         if self.extras is not None:
             raise ValueError(f"{model.name}: a GPT-2 has no extras: omit them")
-        if self.sizes:
-            raise ValueError(f"{model.name}: sizes are those of attention: omit them")
+        _refuse_sizes(self.sizes, model.name)
         if self.features is not None:
             changes["features"] = _members(ModelFeature, self.features)
         if self.dtypes is not None:
@@ -158,8 +158,7 @@ class Claims:
             raise ValueError(f"declared as {operator}, not {self.operator}")
         if self.extras is not None:
             raise ValueError("an operator has no extras: omit them")
-        if self.sizes:
-            raise ValueError(f"{operator}: sizes are those of attention: omit them")
+        _refuse_sizes(self.sizes, operator)
         changes: dict[str, Any] = {}
         if self.features is not None:
             known = sorted(implementation.FEATURES)
@@ -217,6 +216,11 @@ def with_answers(operator: str, profile: Any, given: Iterable[tuple[str, Any]]) 
             kind = type(declared)
             answers[key] = kind(_choice(key, str(word), [str(each) for each in kind]))
     return replace(profile, **answers)
+
+
+def _refuse_sizes(sizes: tuple[GivenSizes, ...], name: str) -> None:
+    if sizes:
+        raise ValueError(f"{name}: sizes are those of attention: omit them")
 
 
 def _members(kind: type[StrEnum], names: Iterable[str]) -> frozenset[Any]:

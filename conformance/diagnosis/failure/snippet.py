@@ -47,10 +47,9 @@ def snippet(subject: Subject, call: Call, mismatch: Mismatch | None, case: Any =
     placed = "{}"
     if call.mode in IN_A_THREAD:
         lines.insert(0, "from concurrent.futures import ThreadPoolExecutor")
-        placed = "ThreadPoolExecutor(1).submit(lambda: {}).result()"
-    if call.mode in _OF_THE_THREAD:
-        lines += [*_OF_THE_THREAD[call.mode], ""]
-        placed = placed.replace("lambda", "inside, lambda")
+        state = _OF_THE_THREAD.get(call.mode, ())
+        lines += [*state, ""] if state else []
+        placed = f"ThreadPoolExecutor(1).submit({'inside, ' if state else ''}lambda: {{}}).result()"
     is_served = call.mode is CallMode.SERVING
     lines += ["with torch.inference_mode():"] if is_served else []
     for name, code in codes.items():
@@ -117,6 +116,12 @@ def _around(state: TorchState) -> tuple[list[str], list[str]]:
     return before, after
 
 
+_DETERMINISTIC = (
+    "torch.use_deterministic_algorithms(True, warn_only=True)",
+    "{}",
+    "torch.use_deterministic_algorithms(False)",
+)
+
 _IN: dict[CallMode, tuple[str, ...]] = {
     CallMode.PLAIN: ("{}",),
     CallMode.NO_GRAD: ("with torch.no_grad():", "    {}"),
@@ -129,21 +134,13 @@ _IN: dict[CallMode, tuple[str, ...]] = {
         )
         for mode, dtype in DEFAULTS.items()
     },
-    CallMode.DETERMINISTIC: (
-        "torch.use_deterministic_algorithms(True, warn_only=True)",
-        "{}",
-        "torch.use_deterministic_algorithms(False)",
-    ),
+    CallMode.DETERMINISTIC: _DETERMINISTIC,
     CallMode.LAYERS: ("{}",),
     CallMode.OTHER_THREAD: ("{}",),
     CallMode.TWO_BACKWARDS: ("{}",),
     CallMode.THREADS: (f"torch.set_num_threads({THREADS})", "{}", "torch.set_num_threads(1)"),
     CallMode.SERVING: ("{}",),
-    CallMode.TRAINING: (
-        "torch.use_deterministic_algorithms(True, warn_only=True)",
-        "{}",
-        "torch.use_deterministic_algorithms(False)",
-    ),
+    CallMode.TRAINING: _DETERMINISTIC,
 }
 """The lines that make a call in a mode, and its backward pass."""
 

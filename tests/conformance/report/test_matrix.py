@@ -101,11 +101,11 @@ def test_the_largest_calls_of_an_implementation_are_told_in_one_line():
 def test_the_calls_at_sizes_that_a_user_gave_are_counted():
     name = "calls at given sizes: heads=3,keys=4"
     record = replace(OF_REGIMES, figures={name: 3.0, f"{name} with gradients": 0.0})
-    told = "your sizes: it: heads=3,keys=4: 3 calls without gradients, no calls with gradients"
-    assert told in run_notes([record])
+    line = "your sizes: it: heads=3,keys=4: 3 calls without gradients, no calls with gradients"
+    assert line in run_notes([record])
     failing = replace(record, outcome=Outcome.FAILED, figures={name: 1.0})
-    told = "your sizes: it: heads=3,keys=4: calls until one failed without gradients"
-    assert told in run_notes([failing])
+    line = "your sizes: it: heads=3,keys=4: calls until one failed without gradients"
+    assert line in run_notes([failing])
     assert figures([record]) == []
 
 

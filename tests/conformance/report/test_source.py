@@ -37,8 +37,8 @@ def test_the_lines_are_named_with_their_code_and_condition(record):
         "under if query.shape[3] > 4096:",
     ]
     assert set(lines_of_no_call([record])) <= set(run_notes([record]))
-    told = "it: conforming in all of 1 laws; no call reached 1 place in its code"
-    assert verdict_of([record], []) == told
+    verdict = "it: conforming in all of 1 laws; no call reached 1 place in its code"
+    assert verdict_of([record], []) == verdict
 
 
 def test_lines_that_another_law_ran_are_not_named(record):
