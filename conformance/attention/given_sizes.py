@@ -12,8 +12,8 @@ import torch
 from attnspec.conformance.attention.frontier import beside_a_tile, log_uniform
 from attnspec.conformance.attention.launches import WORK, varied, work_of
 from attnspec.conformance.attention.workloads import (
-    ALTERNATIVES,
     Turns,
+    claimed_alternatives,
     claimed_form,
     options_of,
     with_type_of_mask,
@@ -60,7 +60,7 @@ class GivenSizes:
         """Read sizes as a user types them, such as `heads=32,kv_heads=8,d_head=128,keys=1-4096`.
 
         One text, as many key/value heads as query heads, as many queries as keys, and values as
-        wide as keys are meant where nothing else is given.
+        wide as keys are meant if nothing else is given.
 
         Raises:
             ValueError: for a size that is missing, or is none, naming it.
@@ -97,30 +97,33 @@ class GivenSizes:
 
     def __str__(self) -> str:
         """Return the sizes as a user types them."""
-        words = []
-        for each in fields(self):
-            value = getattr(self, each.name)
-            if value is not None:
-                first, last = value if isinstance(value, tuple) else (value, value)
-                words.append(f"{each.name}={first}" + (f"-{last}" if last > first else ""))
-        return ",".join(words)
+        return ",".join(
+            f"{name}={first}" + (f"-{last}" if last > first else "")
+            for name, (first, last) in self._intervals().items()
+        )
 
     @property
     def is_trained(self) -> bool:
-        """Whether calls have gradients too: a single query is a step of decoding, without any."""
+        """True if calls have gradients too: a single query is a step of decoding, without any."""
         return self.queries is None or self.queries[1] > 1
 
     def holds(self, case: Case) -> bool:
         """Return whether a case has these sizes."""
         if None in (self.queries, self.keys) and case.queries != case.keys:
             return False
-        for each in fields(self):
-            value = getattr(self, each.name)
-            if value is not None:
-                first, last = value if isinstance(value, tuple) else (value, value)
-                if not first <= getattr(case, each.name) <= last:
-                    return False
-        return True
+        return all(
+            first <= getattr(case, name) <= last
+            for name, (first, last) in self._intervals().items()
+        )
+
+    def _intervals(self) -> dict[str, Interval]:
+        """Return the least and the largest value of each size that is given."""
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        return {
+            name: value if isinstance(value, tuple) else (value, value)
+            for name, value in values.items()
+            if value is not None
+        }
 
 
 def _interval(name: str, text: str) -> Interval:
@@ -146,16 +149,18 @@ def calls_at(
     backward: bool,
     device: str = "cpu",
     is_aligned: bool = False,
-) -> Iterator[list[Case]]:
+) -> Iterator[list[list[Case]]]:
     """Yield groups of calls at given sizes, in each storage type with the causal flag and without.
 
-    The first group has the largest sizes, the second one the smallest, and nothing else that is
-    special; the third one has the largest lengths in the smallest batch, so that more texts of
-    fewer tokens follow. In others sizes are drawn, and every second one has a token more than the
-    one before, as a step of decoding, by turns after a whole block of a cache. Their options,
-    modes, layouts and contents follow by turns. Calls of a group differ in type and flag, while a
-    kernel may keep a plan for the same lengths. A call that is refused in every form is yielded as
-    it is, and its reason is reported. Groups that take too long are left out.
+    Groups that are yielded together follow one another, as a step does the length before; calls at
+    other sizes may come after them. The first group has the largest sizes, the second one the
+    smallest, and nothing else that is special; the third one has the largest lengths in the
+    smallest batch, so that more texts of fewer tokens follow. In others sizes are drawn, and every
+    second one has a token more than the one before, as a step of decoding, by turns after a whole
+    block of a cache. Their options, modes, layouts and contents follow by turns. Calls of a group
+    differ in type and flag, while a kernel may keep a plan for the same lengths. A call that is
+    refused in every form is yielded as it is, and its reason is reported. Groups that take too long
+    are left out.
 
     Args:
         sizes: the sizes.
@@ -169,10 +174,11 @@ def calls_at(
             it is not set where there are fewer queries than keys, which would read few keys.
     """
     turns = Turns(dice)
-    options = [each for each in ALTERNATIVES if set(each) <= set(claimed)]
+    options = claimed_alternatives(claimed)
     flags = (True, False) if Feature.CAUSAL in claimed else (False,)
     work = 0.0
     drawn: dict[str, Any] = {}
+    together: list[list[Case]] = []
     for number in range(GROUPS):
         drawn = _drawn(sizes, number, drawn, dice, turns)
         case = Case(
@@ -199,7 +205,11 @@ def calls_at(
         more = sum(map(work_of, group)) / WORK if number > 2 else 0
         if work + more <= MOST_WORK:
             work += more
-            yield group
+            together.append(group)
+        if number in PLAIN or _is_step(number):
+            yield together
+            together = []
+    yield together
 
 
 PLAIN = (0, 1)
@@ -209,11 +219,16 @@ BLOCK = 256
 """Tokens of a block of a cache, or of several smaller ones."""
 
 
+def _is_step(number: int) -> bool:
+    """Return whether a group has a token more than the one before."""
+    return number > 3 and number % 2 == 0
+
+
 def _drawn(
     sizes: GivenSizes, number: int, before: dict[str, Any], dice: random.Random, turns: Turns
 ) -> dict[str, Any]:
     """Return batch, queries and keys of a group; those of the first ones are ends."""
-    if number > 3 and number % 2 == 0:
+    if _is_step(number):
         return before | _one_more(sizes, before)
 
     def draw(name: str) -> int:
@@ -238,5 +253,5 @@ def _drawn(
 def _one_more(sizes: GivenSizes, drawn: dict[str, Any]) -> dict[str, Any]:
     """Return the lengths with a token more, if they are not the largest."""
     names = ("keys",) if sizes.queries and sizes.keys else ("queries", "keys")
-    given = sizes.keys or sizes.queries
-    return {name: min(drawn[name] + 1, given[1]) if given else drawn[name] for name in names}
+    _, largest = sizes.keys or sizes.queries or (1, 1)
+    return {name: min(drawn[name] + 1, largest) for name in names}

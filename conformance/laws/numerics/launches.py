@@ -92,8 +92,8 @@ def cases_of_given_sizes(subject: Subject, *, backward: bool) -> tuple[Case, ...
         for sizes in all_sizes
     ]
     # a run that is short of time has met some of each
-    by_turns = itertools.zip_longest(*calls, fillvalue=[])
-    return tuple(case for groups in by_turns for group in groups for case in group)
+    by_turns = itertools.chain.from_iterable(itertools.zip_longest(*calls, fillvalue=[]))
+    return tuple(case for together in by_turns for group in together for case in group)
 
 
 def _frontier(subject: Subject, seed: int, backward: bool, is_thorough: bool) -> Iterator[Case]:

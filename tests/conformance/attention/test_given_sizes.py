@@ -16,7 +16,8 @@ DECODING = "batch=2-5,heads=6,kv_heads=2,d_head=16,queries=1,keys=40-300"
 
 def groups(text, claimed=BASIC, refuses=lambda case: None, backward=False, seed=0, **options):
     sizes, dice = GivenSizes.read(text), random.Random(seed)
-    return list(calls_at(sizes, claimed, DTYPES, refuses, dice, backward=backward, **options))
+    drawn = calls_at(sizes, claimed, DTYPES, refuses, dice, backward=backward, **options)
+    return [group for together in drawn for group in together]
 
 
 def calls(text, **options):

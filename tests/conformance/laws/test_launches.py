@@ -344,3 +344,21 @@ def test_a_kernel_that_is_wrong_at_the_sizes_of_a_user_alone_is_rejected_there(b
     counts = [count for name, count in record.figures.items() if name.startswith(GIVEN)]
     assert record.outcome is Outcome.PASSED
     assert counts == [len(law.cases_of_given_sizes(subject, backward=backward))]
+
+
+def test_a_step_follows_its_length_also_among_calls_at_several_sizes():
+    subject = subject_of()
+    lines = [f"batch=2,heads={heads},d_head=8,queries=1,keys=1-4096" for heads in (2, 3, 5)]
+    subject.sizes = tuple(map(GivenSizes.read, lines))
+    cases = law.cases_of_given_sizes(subject, backward=False)
+    lengths = [
+        (heads, keys) for (heads, keys), _ in itertools.groupby(cases, lambda c: (c.heads, c.keys))
+    ]
+    steps = [
+        (before, after)
+        for before, after in itertools.pairwise(lengths)
+        if after == (before[0], before[1] + 1)
+    ]
+    assert Counter(before[0] for before, _ in steps) == {2: 4, 3: 4, 5: 4}
+    # and each has had some calls before one has had all
+    assert {heads for heads, _ in lengths[:3]} == {2, 3, 5}
